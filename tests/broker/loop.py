@@ -316,7 +316,13 @@ def payloads(reply: Reply | ForebayError | None) -> list[str]:
 class Rig:
     """A node on a loop and a store, and somebody who asks it."""
 
-    def __init__(self, store: ObedientStore, at_ms: int = 0, memory_bytes_max: int = 1 << 28) -> None:
+    def __init__(
+        self,
+        store: ObedientStore,
+        at_ms: int = 0,
+        memory_bytes_max: int = 1 << 28,
+        disk_free_min_bytes: int = 0,
+    ) -> None:
         self.store = store
         self.loop = FakeLoop(at_ms)
         self.asker = Recorder()
@@ -329,6 +335,7 @@ class Rig:
             Limits(pop_creates_queues=True),
             shards=SHARDS,
             memory_bytes_max=memory_bytes_max,
+            disk_free_min_bytes=disk_free_min_bytes,
             lost=self.lost.append,
         )
         self.loop.run_ready()

@@ -7,10 +7,14 @@ import threading
 import pytest
 
 from forebay.broker.committer import Committer
-from forebay.broker.disk import AGAIN_TIMES, HIT_S, LOOK_S, Disk
-from forebay.store.base import Room
+from forebay.broker.disk import AGAIN_S, AGAIN_TIMES, HIT_S, LOOK_S, Disk
+from forebay.core.api.jobs import CronPut, Job
+from forebay.core.api.queries import CronsFound
+from forebay.core.errors import Busy
+from forebay.core.words import DEFAULT
+from forebay.store.base import Full, Room
 from forebay.store.memory import MemoryStore
-from tests.broker.loop import FakeLoop
+from tests.broker.loop import FakeLoop, ObedientStore, Rig, payloads, pop, push
 
 MARK = 1_000_000
 LOOK_MS = round(LOOK_S * 1_000) + 1
@@ -129,3 +133,50 @@ def test_who_waits_for_a_look_sees_the_disk_as_it_is_now_and_waits_for_no_slow_o
         committer.close()
 
     asyncio.run(watched())
+
+
+class Filling(ObedientStore):
+    """The same for a whole node."""
+
+    free_bytes = 10 * MARK
+
+    def room(self, now: float) -> Room:  # type: ignore[override]
+        return Room(self.free_bytes)
+
+
+def tick() -> CronPut:
+    """A cron that fires every ten seconds."""
+    return CronPut(DEFAULT, "tick", "q", Job(b"cron"), every_ms=10_000)
+
+
+def test_crons_wait_for_room_on_the_disk_and_fire_their_last_slot_without_anybody_asking() -> None:
+    store = Filling()
+    rig = Rig(store, disk_free_min_bytes=MARK)
+    assert isinstance(rig.get(tick()), CronsFound)
+    store.free_bytes = MARK - 1
+    rig.loop.advance(LOOK_MS)
+    rig.get(push("one that has the disk looked at"))
+    assert isinstance(rig.get(push("2")), Busy)
+    rig.loop.advance(45_000)
+    assert payloads(rig.get(pop(10))) == ["one that has the disk looked at"]
+    assert rig.node.engine.next_due_at() > rig.loop.now(), "a cron that waits keeps the loop busy"
+    store.free_bytes = 2 * MARK
+    rig.loop.advance(round(AGAIN_S * 1_000))
+    rig.loop.run_ready()
+    assert payloads(rig.get(pop(10))) == ["cron"]
+    rig.close()
+    assert not rig.loop.timers()
+
+
+def test_a_cron_whose_message_found_no_room_waits_as_long_as_all_that_grows_and_then_fires_once() -> None:
+    store = Filling()
+    rig = Rig(store, disk_free_min_bytes=MARK)
+    assert isinstance(rig.get(tick()), CronsFound)
+    store.commit_error = Full("No space left on device")
+    rig.loop.advance(10_000)
+    rig.await_reload()
+    assert rig.node.disk.is_full
+    assert payloads(rig.get(pop(10))) == []
+    rig.loop.advance(HIT_MS + round(AGAIN_S * 1_000))
+    assert payloads(rig.get(pop(10))) == ["cron"]
+    rig.close()

@@ -92,8 +92,10 @@ class BodyCache:
                 else:
                     self.add(log, segment)
 
-    def read_ahead(self, reply: Popped | LogSlice) -> None:
+    def read_ahead(self, reply: Reply | ForebayError) -> None:
         """Start a read-ahead of the bodies that the next pop or read will need."""
+        if type(reply) is not Popped and (type(reply) is not LogSlice or reply.passing):
+            return
         ahead = payloads.ahead(reply, AHEAD_BYTES)
         ahead = [each for each in ahead if each.segment.body_name not in self._reading]
         if not ahead:

@@ -6,8 +6,8 @@ somebody asks. In between, what is written is subtracted from what was free.
 
 import asyncio
 import logging
-from asyncio import AbstractEventLoop
-from collections.abc import Sequence
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from forebay.broker.committer import Committer
@@ -32,6 +32,8 @@ HIT_S = 5.0
 
 The free bytes say nothing of a quota, or of a limit on the size of files.
 """
+AGAIN_S = 1.0
+"""Time between two looks while nothing may grow."""
 AGAIN_TIMES = 1.25
 """How many times the mark has to be free before everything is taken again, so it does not alternate."""
 MB = 1_000_000
@@ -45,6 +47,10 @@ class Disk:
         self._store = store
         self._committer = committer
         self._loop = loop
+        self.on_turn: Callable[[], object] = lambda: None
+        """Called when ``is_full`` changed."""
+        self._again: TimerHandle | None = None
+        """The next look while nothing may grow: crons wait for room, and ask for no look."""
         self.mark = mark
         self.free_bytes: int | None = None
         """Bytes that were free at the last look; None if the store can't tell, or nothing is watched."""
@@ -163,8 +169,21 @@ class Disk:
             self.is_full = is_full
             if is_full:
                 logger.error("%s", self.warning())
+                self._again = self._loop.call_later(AGAIN_S, self._look_again)
             else:
                 logger.warning("there is room on the disk again: everything is taken")
+            self.on_turn()
+
+    def _look_again(self) -> None:
+        self._again = None
+        self.look()
+        if self.is_full and self._again is None:
+            self._again = self._loop.call_later(AGAIN_S, self._look_again)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._again is not None:
+            self._again.cancel()
 
 
 def _makes(engine: Engine, command: Command, pop_creates: bool) -> bool:

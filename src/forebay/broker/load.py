@@ -39,8 +39,10 @@ def claim_all(
     wall: Callable[[], int],
     ahead_ms: int | None,
     down_ms: int | None,
+    *,
+    crons_wait: bool = False,
 ) -> Loaded:
-    """Claim every shard and load an engine from the store.
+    """Claim every shard and load an engine from the store; with ``crons_wait``, no cron fires in it.
 
     Its clock is the store's if that has one, else ``wall``. It never goes back behind the last commit, nor
     behind ``ahead_ms``, the offset of the previous load.
@@ -51,7 +53,7 @@ def claim_all(
     ahead = max(latest, control.now or wall()) - wall()
     if ahead_ms is not None:
         ahead = max(ahead, ahead_ms)
-    return load(store, limits, control.epoch, found, wall() + ahead, down_ms), ahead
+    return load(store, limits, control.epoch, found, wall() + ahead, down_ms, crons_wait), ahead
 
 
 def load(
@@ -61,6 +63,7 @@ def load(
     found: Mapping[int, Claim],
     now: int,
     down_ms: int | None,
+    crons_wait: bool,
 ) -> Engine:
     """Return an engine loaded from claimed shards. Leases are extended by the downtime.
 
@@ -75,7 +78,10 @@ def load(
     store.sync()
     scan = reading_ahead(store.scan) if store.far else store.scan
     with _uncollected():
-        engine = engines.load(limits, len(found), taken, control, counting(scan), now, store.durability)
+        count, reach = len(found), store.durability
+        engine = engines.load(
+            limits, count, taken, control, counting(scan), now, reach, crons_wait=crons_wait
+        )
     logger.info("loaded %d queues", sum(not is_own(tenant) for tenant, _ in engine.queues))
     for number, why in engine.damaged_shards.items():
         logger.error("shard %d is damaged and left out with all its tenants: %s", number, why)

@@ -26,7 +26,7 @@ from forebay.broker.retries import Answer, Retries
 from forebay.broker.timer import Timer
 from forebay.broker.waiters import Asker, Ticket, Waiter, Waiters
 from forebay.core.api.commands import Backup, Command, GroupDelete, Held, Hold, Pop, Popped, Reply
-from forebay.core.api.queries import Await, KvFound, KvWatch, LogSlice, NotesFound, Query, QueueFound
+from forebay.core.api.queries import Await, KvFound, KvWatch, NotesFound, Query, QueueFound
 from forebay.core.bounds import Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import Busy, ForebayError
@@ -64,8 +64,7 @@ class Node:
         self._store = store
         self._lost = lost
         self._damage = Damage()
-        self._is_lost = False
-        self._closed = False
+        self._is_lost = self._closed = False
         self._unsynced = False
         """Whether a commit is not fsynced yet: a power loss would take it."""
         self._sync_timer: TimerHandle | None = None
@@ -112,6 +111,7 @@ class Node:
         """Failed commits."""
         self.meter = Meter()
         self._engine = self._take(*self._load())
+        self.disk.on_turn = partial(loop.call_soon, self._ring)
         self._merger = self._new_merger()
         self._plan_flush()
         self._set_timer()
@@ -325,6 +325,7 @@ class Node:
         self._timer.set(self._engine.next_due_at())
 
     def _ring(self) -> None:
+        self._engine.hold_crons(self.disk.is_full)
         if self._broken is None and not self.held:
             self._tick()
             self._plan_flush()
@@ -446,9 +447,7 @@ class Node:
         for asker, ticket, reply in group:
             if type(reply) is Adopted:
                 self._body_cache.lacks = True  # a stage's bodies go straight to the store
-            if self._body_cache.lacks and (
-                type(reply) is Popped or (type(reply) is LogSlice and not reply.passing)
-            ):
+            if self._body_cache.lacks:
                 self._body_cache.read_ahead(reply)
             asker.answered(ticket, reply)
             askers[asker] = None
@@ -546,12 +545,14 @@ class Node:
 
     def _load(self, down_ms: int | None = None) -> Loaded:
         """Claim all shards and load an engine. Runs in the commit thread, since it can take seconds."""
-        return claim_all(self._store, self._shards, self.limits, self._wall, self._ahead_ms, down_ms)
+        clock = (self._wall, self._ahead_ms, down_ms)
+        return claim_all(self._store, self._shards, self.limits, *clock, crons_wait=self.disk.is_full)
 
     def _take(self, engine: Engine, ahead_ms: int) -> Engine:
         """Adopt a loaded engine, with an empty body cache."""
         self._ahead_ms = ahead_ms
         self._body_cache.clear()
+        engine.hold_crons(self.disk.is_full)
         return engine
 
     def _new_merger(self) -> Merger:
@@ -588,6 +589,7 @@ class Node:
             if timer is not None:
                 timer.cancel()
         self._merger.stopped = True
+        self.disk.close()
         self._committer.close()
         if self._broken is None and not self._is_still:
             self._engine.clear_marks()

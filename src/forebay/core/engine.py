@@ -86,7 +86,7 @@ class Engine:
         self.wants_sync = False
         """Whether the next seal must ask for a sync, whatever is in it."""
         self.now = 0
-        self._listening = self._watching_keys = False
+        self._listening = self._watching_keys = self._crons_wait = False
         self._routes: dict[str, Shard] = {}
         """Shards of known tenants that live in one."""
         self._sealed: list[tuple[segment.Log, Segment]] = []
@@ -248,6 +248,16 @@ class Engine:
                 sweeps = _tick(shard, now, sweeps)
         self.alarm.at = min((shard.timers.alarm.at for shard in shards), default=NEVER)
 
+    def hold_crons(self, wait: bool) -> None:
+        """Have crons that are due wait from now on, as the store may not grow, or fire.
+
+        Their slots are then late: what fires for them is up to ``missed`` of each.
+        """
+        if wait != self._crons_wait:
+            self._crons_wait = wait
+            for shard in self.shards.values():
+                shard.timers.hold_crons(wait)
+
     def next_due_at(self) -> int:
         """Return when to call ``tick``; ``NEVER`` if nothing is due."""
         return self.alarm.at
@@ -314,6 +324,7 @@ class Engine:
         for shard in loaded.shards:
             shard.events.listening = self._listening
             shard.values.is_watched = self._watching_keys
+            shard.timers.crons_wait = self._crons_wait
             shard.timers.alarm.on_sooner = self.alarm.sooner
             shard.changes.on_first = partial(self.changed.append, shard)
             if shard.changes.dirty:
@@ -574,6 +585,8 @@ def load(
     scan: Scan,
     now: int,
     reach: str = FSYNC,
+    *,
+    crons_wait: bool = False,
 ) -> Engine:
     """Return an engine with claimed shards of a store that has ``count`` of them.
 
@@ -581,5 +594,6 @@ def load(
     whose records are damaged is left out and listed in ``damaged``, a shard in ``damaged_shards``.
     """
     engine = Engine(limits, count, controls.load(control, scan(*keyspace.control_bounds())), reach)
+    engine.hold_crons(crons_wait)
     engine.take(claims, scan, now)
     return engine

@@ -171,8 +171,8 @@ def add(shard: Shard, cron: Cron) -> None:
 
 
 def fire(shard: Shard, now: int) -> None:
-    """Fire crons whose slot is due, up to ``FIRED_AT_ONCE``."""
-    left = FIRED_AT_ONCE
+    """Fire crons whose slot is due, up to ``FIRED_AT_ONCE``; none while they wait for room in the store."""
+    left = FIRED_AT_ONCE if not shard.timers.crons_wait else 0
     while left > 0 and (names := shard.timers.crons.first_due(now)):
         for tenant, name in names[:left]:
             _fire(shard, shard.crons.by_tenant[tenant][name], now)

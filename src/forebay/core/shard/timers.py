@@ -23,6 +23,7 @@ class Timers:
     __slots__ = (
         "alarm",
         "crons",
+        "crons_wait",
         "expiry",
         "leases",
         "limited",
@@ -51,6 +52,8 @@ class Timers:
         """Remembered pushes to forget, by queue prefix and key."""
         self.crons = Agenda[tuple[str, str]]()
         """Next slots of crons, by tenant and name."""
+        self.crons_wait = False
+        """Whether crons that are due wait: the store may not grow."""
         self.limited = Agenda[tuple[bytes, str]]()
         """Groups held back by a rate limit, by queue prefix and group name."""
         self.staged = Agenda[tuple[bytes, bool, str]]()
@@ -61,8 +64,15 @@ class Timers:
     def next_at(self) -> int:
         """Return the earliest instant of all agendas; ``NEVER`` if all are empty."""
         often = (self.leases, self.sweeps, self.tracks, self.pauses)
-        rare = (self.expiry, self.remembered, self.crons, self.limited, self.staged, self.values)
-        return min(agenda.next_at() for agenda in (*often, *rare))
+        rare = (self.expiry, self.remembered, self.limited, self.staged, self.values)
+        earliest = min(agenda.next_at() for agenda in (*often, *rare))
+        return earliest if self.crons_wait else min(earliest, self.crons.next_at())
+
+    def hold_crons(self, wait: bool) -> None:
+        """Have crons that are due wait, or fire."""
+        self.crons_wait = wait
+        if not wait:
+            self.alarm.sooner(self.crons.next_at())
 
     def schedule_check(self, track: Track, due_at: int) -> None:
         """Check the schedule of a track at ``due_at``, and at no other time."""
