@@ -1,8 +1,10 @@
 """Results outlive their messages: they are asked for by id as long as they are kept themselves."""
 
 import pytest
+from hypothesis import given, strategies as st
 
 from forebay.core.api import commands as c, queries
+from forebay.core.delivery import notes
 from forebay.core.errors import NotFound
 from forebay.core.records import keyspace
 from forebay.core.shard.timers import SWEEP_MS
@@ -31,13 +33,13 @@ def let_pass(core: Core, ms: int) -> None:
 def result_of(core: Core, message: int, group: str = "default") -> tuple[str, list[bytes]]:
     core.commit()
     found = core.ask(queries.Await("default", message, 0, group), queries.NotesFound)
-    (notes,) = found.notes
-    for each in notes:
+    (kept,) = found.notes
+    for each in kept:
         if not each.segment.present:
             (body,) = core.store.bodies([keyspace.body_key(found.queue.prefix, each.segment.body_name)])
             assert isinstance(body, bytes)
             each.segment.body = body
-    return found.state.state, [bytes(payload) for each in notes for payload in each.payloads()]
+    return found.state.state, [bytes(payload) for each in kept for payload in each.payloads()]
 
 
 def state_of(core: Core, message: int, group: str = "default", tenant: str = "default") -> str:
@@ -135,3 +137,91 @@ def test_a_partition_stays_until_its_results_are_gone(restarts: bool) -> None:
     let_pass(core, DAY)
     let_pass(core, HOUR)
     assert "lane" not in core.engine.queues["default", "q"].partitions
+
+
+# Results that others waited for.
+
+
+def complete_others(core: Core, count: int = 10) -> None:
+    """Complete messages one by one, with results: each in a segment of its own, so that old ones can go."""
+    for _ in range(count):
+        completed(core)
+        core.commit()
+
+
+def waiting_for(core: Core, *ids: int, count: int = 1) -> int:
+    """Push a message to another queue that depends on each of some stretches of messages; its id."""
+    return core.push(b"parent", queue="parents", depends_on=tuple((each, count) for each in ids))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_results_that_others_waited_for_are_not_pushed_out_by_newer_ones(
+    restarts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes, "RESULTS_MAX", 4)
+    core = Core()
+    first = core.push(b"1", b"2", b"3")
+    waiting_for(core, first, count=2)
+    core.pop(3)
+    core.ack(ids=[first, first + 1, first + 2], results=[b"1", b"2", b"3"])
+    complete_others(core)
+    if restarts:
+        core.restart()
+    complete_others(core)
+    assert [result_of(core, first + at)[1] for at in range(3)] == [[b"1"], [b"2"], []]
+
+
+def test_results_that_others_waited_for_are_kept_for_a_week() -> None:
+    core = Core()
+    core.configure(result_retention_ms=0)
+    message = core.push(partition="lane")
+    core.configure(partition_retention_ms=HOUR)
+    waiting_for(core, message)
+    core.pop()
+    core.ack(ids=[message], results=[b"1"])
+    let_pass(core, 6 * DAY)
+    assert result_of(core, message) == ("completed", [b"1"])
+    let_pass(core, 2 * DAY)
+    with pytest.raises(NotFound):
+        result_of(core, message)
+
+
+def test_the_results_of_one_message_stay_in_their_order_when_it_is_waited_for_no_more() -> None:
+    core = Core()
+    message = core.push()
+    for at in range(4):
+        if at == 1:
+            waiting_for(core, message)
+        core.pop()
+        core.ack(ids=[message], results=[b"%d" % at])
+        core.ask(c.Seek("default", "q", "default", start="all"), c.Sought)
+    assert result_of(core, message)[1] == [b"0", b"1", b"2", b"3"]
+
+
+def test_the_result_of_an_updated_message_that_is_waited_for_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notes, "RESULTS_MAX", 4)
+    core = Core()
+    message = core.push(b"1")
+    waiting_for(core, message)
+    core.ask(c.Update("default", message, b"2"), c.Pushed)
+    core.pop()
+    core.ack(ids=[message], results=[b"3"])
+    complete_others(core)
+    assert result_of(core, message)[1] == [b"3"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=12), st.data())
+def test_who_is_waited_for_is_found_whatever_the_rows(
+    rows: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    core = Core()
+    first = core.push(*[b"1"] * 50)
+    for low, count in rows:
+        waiting_for(core, first + low, count=count)
+    waited = {each for low, count in rows for each in range(low, low + count)}
+    partition = core.engine.queues["default", "q"].partitions["default"]
+    low = data.draw(st.integers(0, 49))
+    high = data.draw(st.integers(low + 1, 50))
+    assert partition.waited_for(low, high) == {each for each in waited if low <= each < high}

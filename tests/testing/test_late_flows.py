@@ -3,6 +3,7 @@
 import pytest
 
 import forebay
+from forebay.core.delivery import notes
 from forebay.testing import Server
 
 ONCE = forebay.Retry(max_attempts=1)
@@ -77,13 +78,26 @@ def test_a_job_that_takes_a_result_which_is_gone_fails_and_says_so() -> None:
         flow.broken.add("callback")
         job = flow.push()
         server.work(flow.app)
-        server.jump(hours=30)
+        server.jump(hours=24 * 8)
         flow.broken.clear()
         server.client().requeue_dead("callback")
         server.work(flow.app)
         assert len(flow.got) == 1
         with pytest.raises(forebay.Failed, match="which it takes, is kept no longer"):
             job.result()
+
+
+def test_a_callback_that_is_requeued_after_a_weekend_has_its_results() -> None:
+    flow = Flow()
+    with Server(flow.app) as server:
+        flow.broken.add("callback")
+        job = flow.push()
+        server.work(flow.app)
+        server.jump(hours=65)
+        flow.broken.clear()
+        server.client().requeue_dead("callback")
+        server.work(flow.app)
+        assert job.result() == 7
 
 
 def test_with_ignored_failures_none_stands_for_what_did_not_complete() -> None:
@@ -96,13 +110,14 @@ def test_with_ignored_failures_none_stands_for_what_did_not_complete() -> None:
         assert job.result() == 3
 
 
-def test_a_flow_with_more_results_than_are_kept_fails_and_says_so() -> None:
+def test_a_flow_with_more_results_than_are_kept_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "AWAITED_BYTES_MAX", 64_000)
     app = forebay.App("large")
     got: list[object] = []
 
     @app.task
     def blob(n: int) -> str:
-        return "x" * 1_000_000
+        return "x" * 1_000
 
     @app.task(retry=ONCE)
     def sizes(results: list[object]) -> None:

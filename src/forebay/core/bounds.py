@@ -15,6 +15,10 @@ NOTES_MAX = 20_000
 """Notes of each kind that a queue keeps: the newest."""
 RESULTS_MAX = 100_000
 """Results that a queue keeps: the newest."""
+AWAITED_MAX = 1_000_000
+"""Results that a queue keeps because other messages waited for them: the newest. Each takes 40 bytes."""
+AWAITED_BYTES_MAX = 1024 * 1024 * 1024
+"""Bytes of such results."""
 ATTEMPTS_MAX = 100_000
 """Failed attempts that a group keeps: the newest. One may be that of many messages."""
 ATTEMPTS_SHOWN_MAX = 100

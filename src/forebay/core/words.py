@@ -21,10 +21,10 @@ BY_MESSAGE, BY_PARTITION = "message", "partition"
 """Ordering: none, or strict per partition."""
 REQUEUE = "requeue"
 """on_lease_expiry: deliver again without counting a failure (FAIL counts one)."""
-RESULT, LINE, PART, ATTEMPT = range(4)
-"""Kinds of notes: result, log line, partial result, failed attempt. Stored as numbers; those of attempts have
-the number of their group on top, ``NOTE_KINDS`` times."""
-NOTE_KINDS = 4
+RESULT, LINE, PART, ATTEMPT, AWAITED = range(5)
+"""Kinds of notes: result, log line, partial result, failed attempt, result that other messages waited for.
+Stored as numbers; those of attempts have the number of their group on top, ``NOTE_KINDS`` times."""
+NOTE_KINDS = 8
 EXPIRED, CANCELLED, DISCARDED, EVICTED = range(4)
 """Outcomes: ways to be settled other than by an ack. Stored as numbers."""
 OUTCOMES = ("expired", "cancelled", "discarded", "evicted")

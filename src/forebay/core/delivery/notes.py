@@ -2,15 +2,20 @@
 
 Notes follow the group ``default``, but for attempts: each group has its own (``attempts``). A queue keeps the
 newest notes of each kind, bounded by count, bytes and age, and none for much longer than the message itself,
-except for results: they have an age of their own.
+except for results: they have an age of their own. Results that other messages waited for are a kind for
+itself, as those messages need them: results that nothing waits for can't push them out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
+from forebay.core import words
 from forebay.core.api.commands import Settle
 from forebay.core.api.queries import Note
 from forebay.core.bounds import (
     ATTEMPTS_MAX,
+    AWAITED_BYTES_MAX,
+    AWAITED_MAX,
     ERROR_CHARS_MAX,
     NEVER,
     NOTES_BYTES_MAX,
@@ -29,7 +34,7 @@ from forebay.core.shard.shard import Shard
 from forebay.core.state import Lease, Log, Notes, Partition, Progress, Queue
 from forebay.core.structures.table import Table
 from forebay.core.tracks.leased import find
-from forebay.core.words import ATTEMPT, DEFAULT, NOTE_KINDS, PROGRESSED, RESULT
+from forebay.core.words import ATTEMPT, AWAITED, DEFAULT, NOTE_KINDS, PROGRESSED, RESULT
 
 SHOWN_MAX = 1_000
 """Notes of a message per reply: the newest."""
@@ -85,6 +90,18 @@ def add(
     shard.timers.plan_sweep(queue, now)
 
 
+def about(notes: Notes, partition: int, first: int, end: int) -> set[int]:
+    """Return the messages of [first, end) that have notes of a kind."""
+    table = notes.by_message.get(partition)
+    found = table.since(first) if table is not None else ()
+    return {offset for offset, _ in takewhile(lambda row: row[0] < end, found)}
+
+
+def has_results(queue: Queue, partition: int) -> bool:
+    """Whether results of a partition's messages are kept."""
+    return any(kind in queue.notes and partition in queue.notes[kind].by_message for kind in _RESULTS)
+
+
 def enter(notes: Notes, first: int, about: Sequence[tuple[int, int]]) -> None:
     """Index notes from ``first`` on by their messages."""
     for serial, (partition, offset) in enumerate(about, first):
@@ -97,16 +114,27 @@ def enter(notes: Notes, first: int, about: Sequence[tuple[int, int]]) -> None:
 
 def of_message(queue: Queue, kind: int, partition: Partition, offset: int, bytes_max: int) -> list[Note]:
     """Return the notes of a message, oldest first; only the newest if they exceed one reply."""
-    notes = queue.notes.get(kind)
-    table = notes.by_message.get(partition.key) if notes is not None else None
-    if notes is None or table is None:
-        return []
-    serials: list[int] = []
-    for about, serial in table.since(offset):
+    found: list[Note] = []
+    for each in _RESULTS if kind == RESULT else (kind,):
+        notes = queue.notes.get(each)
+        if notes is not None and (serials := list(_serials(notes, partition.key, offset))):
+            left = bytes_max - sum(map(logs.piece_bytes, found))
+            if left > 0:
+                found = newest(notes, serials[-SHOWN_MAX:], left) + found
+    return found[-SHOWN_MAX:]
+
+
+_RESULTS = (AWAITED, RESULT)
+"""Kinds of results, those that came last first: what was once waited for has no other results any more."""
+
+
+def _serials(notes: Notes, partition: int, offset: int) -> Iterator[int]:
+    """Yield the places of the notes about a message, oldest first."""
+    table = notes.by_message.get(partition)
+    for about, serial in table.since(offset) if table is not None else ():
         if about != offset:
-            break
-        serials.append(serial)
-    return newest(notes, serials[-SHOWN_MAX:], bytes_max)
+            return
+        yield serial
 
 
 def newest(notes: Notes, serials: Sequence[int], bytes_max: int) -> list[Note]:
@@ -129,8 +157,8 @@ def newest(notes: Notes, serials: Sequence[int], bytes_max: int) -> list[Note]:
 def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
     """Drop the oldest notes beyond the limits of a queue."""
     log = notes.log
-    most = RESULTS_MAX if notes.kind == RESULT else ATTEMPTS_MAX if _is_attempts(notes) else NOTES_MAX
-    surplus, size = log.end - log.first - most, log.size - NOTES_BYTES_MAX
+    count_max, bytes_max = _most(notes)
+    surplus, size = log.end - log.first - count_max, log.size - bytes_max
     before = log.first
     for segment in log.segments:
         if surplus < segment.count and size <= 0:
@@ -140,6 +168,28 @@ def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
         size -= segment.size
     if before > log.first:
         forget(shard, queue, notes, before)
+
+
+def _most(notes: Notes) -> tuple[int, int]:
+    """Return how many notes of a kind a queue keeps, and bytes of them."""
+    if _is_attempts(notes):
+        return ATTEMPTS_MAX, NOTES_BYTES_MAX
+    match notes.kind:
+        case words.RESULT:
+            return RESULTS_MAX, NOTES_BYTES_MAX
+        case words.AWAITED:
+            return AWAITED_MAX, AWAITED_BYTES_MAX
+    return NOTES_MAX, NOTES_BYTES_MAX
+
+
+def _own_ms(queue: Queue, notes: Notes) -> int:
+    """Return for how long notes are kept, whether or not their messages are."""
+    match notes.kind:
+        case words.RESULT:
+            return queue.options.result_retention_ms
+        case words.AWAITED:
+            return NOTES_MS_MAX  # those that waited may be late by days, as when no worker runs on a weekend
+    return 0
 
 
 def _is_attempts(notes: Notes) -> bool:
@@ -158,7 +208,7 @@ def sweep_notes(shard: Shard, queue: Queue, now: int) -> None:
                 del queue.notes[kind]
             continue
         before = log.first
-        own_ms = queue.options.result_retention_ms if notes.kind == RESULT else 0
+        own_ms = _own_ms(queue, notes)
         for segment in log.segments:
             age_ms = now - segment.created_at
             if age_ms < own_ms or (
@@ -179,7 +229,7 @@ def too_old_at(queue: Queue, notes: Notes, now: int) -> int:
     if not notes.log.segments:
         return NEVER
     created_at = notes.log.segments[0].created_at
-    own_ms = queue.options.result_retention_ms if notes.kind == RESULT else 0
+    own_ms = _own_ms(queue, notes)
     return created_at + (own_ms if now - created_at < own_ms else NOTES_MS_MAX)
 
 

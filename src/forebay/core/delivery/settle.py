@@ -25,9 +25,9 @@ from forebay.core.shard.addresses import (
 )
 from forebay.core.shard.shard import Shard
 from forebay.core.shard.tracks import list_ready
-from forebay.core.state import Lease, LeaseRun, Track
+from forebay.core.state import Lease, LeaseRun, Queue, Track
 from forebay.core.tracks.leased import LeasedSlice, find, find_all, hold_run
-from forebay.core.words import COMPLETED, DEFAULT, RESULT, SETTLED
+from forebay.core.words import AWAITED, COMPLETED, DEFAULT, RESULT, SETTLED
 
 Given = dict[int, int]
 """Given ids, by the ids of their successors."""
@@ -113,14 +113,42 @@ def _ack_with_results(shard: Shard, command: Ack, token: Lease | None, ids: list
         raise Invalid("result", f"left out: only the group {DEFAULT} has results")
     came_of = dict(zip(command.ids, command.results, strict=True))
     done = ack_ids(shard, token, ids, command, now)
-    by_queue: dict[bytes, list[LeasedSlice]] = {}
+    kept: dict[tuple[bytes, int], tuple[Queue, list[tuple[int, int]], list[bytes]]] = {}
     for each in found:
-        by_queue.setdefault(each.lease.queue.prefix, []).append(each)
-    for mine in by_queue.values():
-        about = [(each.run.partition, offset) for each in mine for offset in _noted_at(shard, each)]
-        results = [came_of[each.id + at] for each in mine for at in range(each.length)]
-        notes.add(shard, mine[0].lease.queue, RESULT, about, results, now)
+        queue, offsets = each.lease.queue, list(_noted_at(shard, each))
+        awaited = _awaited(shard, each, offsets[0])
+        for kind, chosen in _by_kind(offsets, awaited):
+            _, about, results = kept.setdefault((queue.prefix, kind), (queue, [], []))
+            about += [(each.run.partition, offsets[at]) for at in chosen]
+            results += [came_of[each.id + at] for at in chosen]
+    for (_, kind), (queue, about, results) in kept.items():
+        notes.add(shard, queue, kind, about, results, now)
     return done
+
+
+def _by_kind(offsets: list[int], awaited: set[int]) -> Iterable[tuple[int, Sequence[int]]]:
+    """Yield kinds of results, and which of the messages have one of that kind."""
+    if not awaited:
+        yield RESULT, range(len(offsets))
+        return
+    for kind in (RESULT, AWAITED):
+        chosen = [at for at, offset in enumerate(offsets) if (offset in awaited) == (kind == AWAITED)]
+        if chosen:
+            yield kind, chosen
+
+
+def _awaited(shard: Shard, found: LeasedSlice, noted_at: int) -> set[int]:
+    """Return the offsets, as results are stored under them, of leased messages that others wait for.
+
+    Later results of such a message join them, though nobody waits any more: so they stay in their order.
+    """
+    queue, partition = found.lease.queue, shard.places[found.id >> OFFSET_BITS].partition
+    wanted = partition.waited_for(found.offset, found.offset + found.length)
+    if found.length == 1 and wanted:
+        wanted = {noted_at}
+    if AWAITED in queue.notes:
+        wanted |= notes.about(queue.notes[AWAITED], partition.key, noted_at, noted_at + found.length)
+    return wanted
 
 
 def _noted_at(shard: Shard, found: LeasedSlice) -> Iterable[int]:

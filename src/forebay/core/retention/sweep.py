@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from forebay.core.bounds import NEVER
 from forebay.core.delivery.gates import evict
-from forebay.core.delivery.notes import sweep_notes, too_old_at
+from forebay.core.delivery.notes import has_results, sweep_notes, too_old_at
 from forebay.core.delivery.pop import ACTIVE_MS
 from forebay.core.links.cleanup import drop_all
 from forebay.core.links.dedup import sweep_taken
@@ -32,7 +32,7 @@ from forebay.core.tracks.leased import leased_runs
 from forebay.core.tracks.places import completed
 from forebay.core.tracks.planning import unplanned
 from forebay.core.tracks.trim import give_up
-from forebay.core.words import DEFAULT, EXPIRED, OUTDATED, REMOVED, RESULT, RETIRED
+from forebay.core.words import DEFAULT, EXPIRED, OUTDATED, REMOVED, RETIRED
 
 EVICTIONS_MAX = 10_000
 """Runs evicted in one sweep."""
@@ -351,8 +351,7 @@ def _is_long_empty(shard: Shard, queue: Queue, partition: Partition, now: int) -
     if not partition.emptied_at:
         partition.emptied_at = now
         shard.changes.touch_partition(queue, partition)
-    results = queue.notes.get(RESULT)
-    if results is not None and partition.key in results.by_message:
+    if has_results(queue, partition.key):
         return False  # they are found by way of it
     empty_ms = _either(partition.retention.partition_retention_ms, queue.options.partition_retention_ms)
     return 0 < empty_ms <= now - partition.emptied_at and partition.name != DEFAULT

@@ -1,5 +1,7 @@
 """A partition, its retention, and the progress of its messages."""
 
+from itertools import takewhile
+
 from msgspec import Struct
 
 from forebay.core.state.jobs import Tie
@@ -111,6 +113,21 @@ class Partition(Struct, eq=False, kw_only=True):
             if row[0] >= end:
                 break
             found.append(row)
+        return found
+
+    def waited_for(self, first: int, end: int) -> set[int]:
+        """Return the messages of [first, end) that others wait for; a step for each, however many wait."""
+        found: set[int] = set()
+        if not self.dependents.size:
+            return found
+        long = self.spans.since(first) if self.spans.size else ()
+        rows = [next(self.dependents.since(*each)) for each in takewhile(lambda each: each[0] < end, long)]
+        for low, _, count, _ in (*rows, *self.rows_reaching_over(first)):
+            found.update(range(max(low, first), min(low + count, end)))
+        row = next(self.dependents.since(first), None)
+        while row is not None and row[0] < end:
+            found.add(row[0])
+            row = self.dependents.above(row[0])
         return found
 
     def rows_reaching_over(self, offset: int) -> list[tuple[int, ...]]:
