@@ -12,7 +12,9 @@ import pydantic
 import pytest
 
 from forebay.client.sync.client import SyncClient
+from forebay.client.types import New
 from forebay.core.errors import Invalid
+from forebay.wire.text import ENCODING
 from tests.client.blocking import Blocking
 
 NOON = datetime.datetime(2026, 11, 17, 12, tzinfo=datetime.UTC)
@@ -208,3 +210,36 @@ def test_a_request_larger_than_the_server_takes_is_invalid_and_the_next_goes_thr
         either.push(queue, "x" * (65 << 20))
     either.push(queue, 1)
     assert either.pop(queue).payloads == [1]
+
+
+BYTES = b"\x00\xff\n"
+
+
+def test_bytes_arrive_as_bytes_however_they_are_pushed_and_looked_at(either: Blocking, queue: str) -> None:
+    """Each message says for itself that its text stands for bytes: others that are like it stay texts."""
+    either.push(queue, BYTES, headers={"a": "b"})
+    many = [BYTES, "AP8K", New(bytearray(BYTES), {"priority": 0}), memoryview(BYTES)]
+    either.push_many(queue, many, headers={"c": "d"})
+    with either.transaction() as transaction:
+        transaction.push(queue, BYTES)
+    wanted = [BYTES, BYTES, "AP8K", BYTES, BYTES, BYTES]
+    assert [each.payload for each in either.read(queue)] == wanted
+    assert [each.payload for each in either.browse(queue)] == wanted
+    batch = either.pop(queue, 10)
+    assert batch.payloads == wanted
+    assert [sorted(each.headers) for each in batch[:3]] == [["a", ENCODING], ["c", ENCODING], ["c"]]
+    assert either.message(batch[0].id).payload == BYTES
+    assert [each.deliveries for each in batch] == [1] * 6
+
+
+def test_bytes_that_were_replaced_by_something_else_arrive_as_that(either: Blocking, queue: str) -> None:
+    message = either.push(queue, BYTES)
+    either.update(message.id, {"not": "bytes"})
+    assert either.pop(queue).payloads == [{"not": "bytes"}]
+
+
+def test_who_asks_for_a_type_gets_that_type_of_what_was_pushed_as_bytes(either: Blocking, queue: str) -> None:
+    either.push(queue, BYTES)
+    (found,) = either.read(queue, type=str)
+    assert found.payload == "AP8K"
+    assert either.pop(queue, type=bytes).payloads == [BYTES]

@@ -5,9 +5,9 @@ from difflib import get_close_matches
 from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from forebay.client.payloads import decoder, encode
+from forebay.client.payloads import bytes_of, decoder, encode, is_bytes
 from forebay.client.types import (
     DEFAULT,
     Batch,
@@ -27,6 +27,7 @@ from forebay.client.types import (
 )
 from forebay.core.errors import Invalid
 from forebay.wire.operations import crons, messages, pop, push, queues, workers
+from forebay.wire.text import BASE64, ENCODING
 
 EACH_ITS_OWN = frozenset(each.name for each in msgspec.structs.fields(push.Options)) - frozenset(
     (*(each.name for each in msgspec.structs.fields(push.RunOptions)), "partition", "depends_on", "on_failed")
@@ -60,13 +61,21 @@ def options_of(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def message_of(payload: Any, options: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Return a payload as it travels, and the options of its message: a header says that it was bytes."""
+    given = options_of(options)
+    if is_bytes(payload):
+        given["headers"] = {**given.get("headers", {}), ENCODING: BASE64}
+    return encode(payload), given
+
+
 def item_of(item: Any, shared: Mapping[str, Any]) -> push.Item:
     """Return a payload, or a message with options of its own, as one of the items of a push."""
     if isinstance(item, New):
-        own = options_of(item.options)
-        for name in OF_ALL & own.keys():
+        for name in OF_ALL & item.options.keys():
             raise Invalid(f"items.{name}", "given beside the messages: they are kept together")
-        return push.Item(payload=Raw(encode(item.payload)), **{**shared, **own})
+        payload, options = message_of(item.payload, {**shared, **options_of(item.options)})
+        return push.Item(payload=Raw(payload), **options)
     return push.Item(payload=Raw(encode(item)), **shared)
 
 
@@ -145,7 +154,7 @@ def ids_of(what: Settling) -> list[Id]:
 
 
 def delivered(
-    popped: pop.Popped, queue: str, group: str, decode: Callable[[Any], Any]
+    popped: pop.Popped, queue: str, group: str, kind: Any
 ) -> tuple[list[Message], list[tuple[int, str]]]:
     """Return the delivered messages, and the ids of undecodable ones with the reason."""
     lease = popped.lease or ""
@@ -161,7 +170,9 @@ def delivered(
             run.expires_at,
             run.headers or {},
             run.tags or (),
+            run.deliveries,
         )
+        decode = _decoder(kind, run.headers)
         for at, payload in enumerate(_payloads(run.payloads)):
             try:
                 value = decode(payload)
@@ -173,8 +184,14 @@ def delivered(
     return found, bad
 
 
+def _decoder(kind: Any, headers: Mapping[str, str] | UnsetType) -> Callable[[Any], Any]:
+    """Return what decodes payloads to a type; without one, to bytes if that is what was pushed."""
+    if kind is Any and headers and headers.get(ENCODING) == BASE64:
+        return bytes_of
+    return decoder(kind)
+
+
 def records(stretch: messages.Stretch, kind: Any) -> list[Record]:
-    decode = decoder(kind)
     return [
         Record(
             int(run.first) + at,
@@ -186,6 +203,7 @@ def records(stretch: messages.Stretch, kind: Any) -> list[Record]:
             run.tags or (),
         )
         for run in stretch.runs
+        for decode in (_decoder(kind, run.headers),)
         for at, payload in enumerate(_payloads(run.payloads))
     ]
 
@@ -197,7 +215,7 @@ def seen(found: messages.Seen, kind: Any) -> Seen:
         queue=found.queue,
         partition=found.partition,
         offset=found.offset,
-        payload=None if found.damaged else decoder(kind)(found.payload),
+        payload=None if found.damaged else _decoder(kind, found.headers)(found.payload),
         state=found.state,
         created_at=found.created_at,
         failures=found.failures,
@@ -214,6 +232,7 @@ def seen(found: messages.Seen, kind: Any) -> Seen:
         depends_on=list(map(int, found.depends_on or ())),
         headers=found.headers or {},
         tags=found.tags or (),
+        task=found.task or None,
         damaged=found.damaged,
     )
 

@@ -98,6 +98,8 @@ class Message(Struct, frozen=True):
     expires_at: int
     headers: dict[str, str] = {}
     tags: tuple[str, ...] = ()
+    deliveries: int = 1
+    """Deliveries so far, this one included."""
 
 
 class Batch(Sequence[Message]):
@@ -245,6 +247,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     depends_on: list[int] = []
     headers: dict[str, str] = {}
     tags: tuple[str, ...] = ()
+    task: str | None = None
+    """The name of the task that the message is a job of."""
     damaged: bool = False
 
 

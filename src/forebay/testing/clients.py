@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from forebay.client.payloads import encode
+from forebay.client.translate import message_of
 from forebay.client.types import New, Progress, PushedMany, Result, Update
 from forebay.core.errors import Unsupported
 from forebay.testing.inline_run import Order
@@ -80,7 +80,7 @@ def _orders(queue: str, payloads: Iterable[Any], given: dict[str, Any]) -> Itera
     shared = {name: value for name, value in given.items() if name not in ("timeout_s", "retry_s")}
     for each in payloads:
         payload, own = (each.payload, each.options) if isinstance(each, New) else (each, {})
-        yield Order(queue, encode(payload), {**shared, **own})
+        yield Order(queue, *message_of(payload, {**shared, **own}))
 
 
 class Everywhere:

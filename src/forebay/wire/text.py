@@ -13,6 +13,8 @@ from msgspec import Raw
 from forebay.core.errors import Invalid
 from forebay.core.log.bodies import body_slices
 
+ENCODING, BASE64 = "x-forebay-encoding", "base64"
+"""Header of a message whose payload is a text that stands for bytes, and what it says: how to decode it."""
 DEPTH_MAX = 128
 """Nested arrays and objects in one payload."""
 _ROUNDS = 6

@@ -6,8 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from forebay.client.aio.requests import Asking
-from forebay.client.payloads import encode
-from forebay.client.translate import counts_of, cron_of, groups_of, options_of, worker_of
+from forebay.client.translate import counts_of, cron_of, groups_of, message_of, worker_of
 from forebay.client.types import (
     DEFAULT,
     Cleared,
@@ -157,14 +156,14 @@ class Queues(Asking):
         **options: Unpack[Options],
     ) -> Cron:
         """Push a message by a schedule, or every so many ms. Replaces a cron of the same name."""
-        given = options_of(options)
+        body, given = message_of(payload, options)
         for option in ("durability", "idempotency_key"):
             if option in given:
                 raise Invalid(option, "left out: a cron has none")
         request = crons.PutCron(
             name=name,
             queue=queue,
-            message=push.Item(payload=Raw(encode(payload)), **given),
+            message=push.Item(payload=Raw(body), **given),
             schedule=schedule,
             every_ms=every_ms,
             timezone=timezone or "UTC",

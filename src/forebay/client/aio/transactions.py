@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from forebay.client.aio.requests import Asking
 from forebay.client.payloads import encode
-from forebay.client.translate import meant, options_of
+from forebay.client.translate import meant, message_of
 from forebay.client.types import Key, Options, Settling, parts_of
 from forebay.core.errors import Invalid
 from forebay.wire.operations import transactions as wire
@@ -31,7 +31,8 @@ class Transaction:
     def push(self, queue: str, payload: Any, **options: Unpack[Options]) -> None:
         """Push a message."""
         known = {} if "idempotency_key" in options else self._asking._once()
-        self._ops.append(Push(queue=queue, payload=Raw(encode(payload)), **options_of(options), **known))
+        body, given = message_of(payload, options)
+        self._ops.append(Push(queue=queue, payload=Raw(body), **given, **known))
 
     def ack(
         self, what: Settling | None = None, *, lease: str | None = None, results: Sequence[Any] | None = None

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from forebay.client.backoff import Within
 from forebay.client.later import Later
-from forebay.client.payloads import decoder, encode, result_as
+from forebay.client.payloads import decoder, encode, is_bytes, result_as
 from forebay.client.sync.push_batcher import Pusher
 from forebay.client.sync.requests import Asking
 from forebay.client.translate import (
@@ -21,6 +21,7 @@ from forebay.client.translate import (
     ids_pushed,
     item_of,
     meant,
+    message_of,
     options_of,
     pushed_one,
     records,
@@ -80,14 +81,14 @@ class Messages(Asking):
         ``timeout_s`` and ``retry_s`` are as of the client, for this push.
         """
         within = Within(timeout_s, retry_s)
-        return self._pusher.push(queue, encode(payload), options_of(options), within)
+        return self._pusher.push(queue, *message_of(payload, options), within)
 
     def push_later(self, queue: str, payload: Any, **options: Unpack[Options]) -> None:
         """Put a message into a buffer in memory, from which a thread pushes it; returns at once.
 
         It is lost if the process dies before. Raises ``Busy`` if the buffer is full.
         """
-        self._pusher.later.add(queue, encode(payload), options_of(options))
+        self._pusher.later.add(queue, *message_of(payload, options))
 
     def push_many(
         self,
@@ -187,9 +188,9 @@ class Messages(Asking):
             worker=worker,
             create=create,
         )
-        decode = decoder(type)
+        decoder(type)  # raises before anything is leased, if nothing can be of this type
         popped: wire_pop.Popped = self._ask(request, unclaimed=_given_back)
-        found, bad = delivered(popped, queue, group, decode)
+        found, bad = delivered(popped, queue, group, type)
         if bad:
             found = self._without(bad, found, popped.lease)
         return Batch(found, popped.lease if found else None)
@@ -484,6 +485,8 @@ def _chunks(payloads: Iterable[Any], most: int) -> Iterable[list[Any]]:
     size = 0
     for payload in payloads:
         item = payload if isinstance(payload, New) else Raw(encode(payload))
+        if is_bytes(payload):
+            item = New(payload)
         chunk.append(item)
         size += len(item) if isinstance(item, Raw) else len(encode(item.payload)) + len(encode(item.options))
         if len(chunk) >= most or size >= BATCH_BYTES:

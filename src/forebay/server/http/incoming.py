@@ -18,14 +18,12 @@ from forebay.server.operations.carried import shown
 from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.signatures import is_signed
 from forebay.wire.operations.push import Pushed
-from forebay.wire.text import check_depth, check_text
+from forebay.wire.text import ENCODING, check_depth, check_text
 
 KEYS = (b"idempotency-key", b"x-github-delivery", b"x-forebay-delivery")
 """Headers with an idempotency key: a request with the same one is the same request."""
 SECRET_WORDS = ("signature", "token", "secret", "auth", "cookie", "api-key", "apikey", "password")
 """Headers with one of these words in their names are credentials, not shown to readers of the message."""
-ENCODING = "x-forebay-encoding"
-"""Header of a message whose payload is an encoding of the body received, such as base64."""
 
 
 class Incoming(Query, kw_only=True):
