@@ -17,9 +17,9 @@ def test_workers_are_listed_as_a_table_and_as_json(cli: Run, client: SyncClient,
     assert [each["id"] for each in second["running"]] == [7, str(1 << 60)]
     shown = cli("workers", "--queue", queue)
     head, *rows = shown.rows
-    assert head == ["NAME", "HOST", "VERSION", "STATE", "QUEUES", "RUNNING", "LONGEST", "SINCE", "SEEN"]
-    assert rows[1][:6] == [f"{queue}-b", "web-3", "1.2", "working", queue, "120"]
-    assert len(rows[1]) == 10  # since when the longest runs, and when it was last heard of
+    assert " ".join(head) == "NAME HOST VERSION STATE QUEUES RUNNING TASKS LONGEST SINCE SEEN"
+    assert rows[1][:7] == [f"{queue}-b", "web-3", "1.2", "working", queue, "120", "send"]
+    assert len(rows[1]) == 11  # since when the longest runs, and when it was last heard of
     assert rows[0][0] == f"{queue}-a"
     tell(client, f"{queue}-a", queue, state="stopped")
     tell(client, f"{queue}-b", queue, host="web-3", state="stopped")

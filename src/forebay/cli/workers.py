@@ -8,8 +8,8 @@ from forebay.cli.errors import DONE, NOTHING
 from forebay.cli.output import json_id, note, print_json, print_table, shown_second
 from forebay.client.types import WorkerInfo
 
-HEAD = ["NAME", "HOST", "VERSION", "STATE", "QUEUES", "RUNNING", "LONGEST SINCE", "SEEN"]
-LEFT = ["HOST", "VERSION", "STATE", "QUEUES", "LONGEST SINCE", "SEEN"]
+HEAD = ["NAME", "HOST", "VERSION", "STATE", "QUEUES", "RUNNING", "TASKS", "LONGEST SINCE", "SEEN"]
+LEFT = ["HOST", "VERSION", "STATE", "QUEUES", "TASKS", "LONGEST SINCE", "SEEN"]
 
 
 @click.command(cls=Command, example="forebay workers --queue emails")
@@ -43,6 +43,7 @@ def _row(worker: WorkerInfo) -> list[object]:
         worker.state,
         ",".join(worker.queues),
         worker.running_count,
+        ",".join(dict.fromkeys(each.task for each in worker.running)),
         None if longest is None else shown_second(longest),
         shown_second(worker.seen_at),
     ]

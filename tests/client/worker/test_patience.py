@@ -116,6 +116,21 @@ def test_without_a_server_a_look_gives_up_as_soon(simulated: Simulated) -> None:
     simulated.play(life())
 
 
+def test_a_server_that_does_not_answer_a_look_is_waited_for_as_long_as_by_a_push(
+    simulated: Simulated,
+) -> None:
+    async def life() -> None:
+        async with Way(simulated.address) as way:
+            task = _task(App("impatient", server=way.address))
+            job = await task.apush()
+            await job.astate()
+            way.hold()
+            for look in (job.astate, lambda: job.aresult(wait_s=0), job.aprogress, job.acancel):
+                assert await _until_given_up(look) <= 2 * PUSH_TIMEOUT_S + PUSH_RETRY_S
+
+    simulated.play(life())
+
+
 def test_an_app_and_a_push_can_say_how_long(simulated: Simulated) -> None:
     job = _task(App("patient", server=NOWHERE, retry_s=60))
 

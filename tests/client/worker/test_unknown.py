@@ -67,6 +67,24 @@ def test_a_new_argument_survives_it_too(simulated: Simulated) -> None:
     simulated.play(life())
 
 
+def test_what_is_left_to_others_is_neither_done_nor_failed(
+    simulated: Simulated, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = _knows(simulated.app())
+    caplog.set_level(logging.INFO, logger="forebay.worker")
+
+    async def life() -> None:
+        async with working(app):
+            await _push(app, task="greet", args=["ada"])
+            await until_state(app, await _push(app, task="send", args=["ada"]), "completed")
+            await asyncio.sleep(60)
+            (told,) = await app.aclient.workers()
+            assert (told.done, told.failed) == (1, 0)
+
+    simulated.play(life())
+    assert "stopped; 1 jobs were done" in caplog.messages
+
+
 @pytest.mark.parametrize(
     ("payload", "said"),
     [

@@ -94,6 +94,24 @@ def test_what_runs_and_since_when_is_told_with_the_next_beat(app: App, simulated
     simulated.play(life())
 
 
+def test_an_app_says_which_version_its_workers_run(simulated: Simulated) -> None:
+    app = App("shop", server=simulated.address, queue="jobs", version="2026-11-19.3")
+
+    @app.task
+    async def never() -> None: ...
+
+    async def life() -> None:
+        async with working(app, name="w"):
+            await asyncio.sleep(1)
+            assert (await listed(app.aclient))["w"].version == "2026-11-19.3"
+        await app.aclose()
+
+    simulated.play(life())
+    for wrong in ("", "a\nb", "x" * 101):
+        with pytest.raises(Invalid, match="version"):
+            App("shop", version=wrong)
+
+
 def test_a_worker_that_drains_says_so_at_once(app: App, simulated: Simulated) -> None:
     may_end = asyncio.Event()
 

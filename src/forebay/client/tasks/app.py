@@ -26,6 +26,7 @@ from forebay.wire.operations.flows import FlowPushed, PushFlow
 P = ParamSpec("P")
 R = TypeVar("R")
 BURST_MS = 100
+VERSION_CHARS_MAX = 100
 CLIENT_TIMEOUT_S, CLIENT_RETRY_S = 30.0, 10.0
 PUSH_TIMEOUT_S, PUSH_RETRY_S = 3.0, 2.0
 """Of pushes, if the app does not say: somebody waits for the page that makes them."""
@@ -100,20 +101,25 @@ class App:
         queues: Mapping[str, Mapping[str, Any]] | None = None,
         timeout_s: float | None = None,
         retry_s: float | None = None,
+        version: str | None = None,
     ) -> None:
         """``queue`` (by default the app's name) and ``retry`` are defaults for its tasks.
 
         ``queues`` has options of queues by name. ``timeout_s`` (how long the server may take to answer) and
-        ``retry_s`` (how long a request is tried again) are those of its clients, and of pushes. By default
-        clients have 30 s and 10 s; outside of a worker 30 s and 2 s, and pushes 3 s and 2 s.
+        ``retry_s`` (how long a request is tried again) are those of its clients, and of pushes: by default
+        30 s and 10 s in a worker, and 3 s and 2 s outside of one. ``version`` is shown with its workers; by
+        default that of Forebay is.
         """
         Within(timeout_s, retry_s)  # raises unless they can be meant
+        if version is not None and not (0 < len(version) <= VERSION_CHARS_MAX and version.isprintable()):
+            raise Invalid("version", f"1 to {VERSION_CHARS_MAX} printable characters")
         if ":" in name:
             raise Invalid("name", "without colons: the names of its crons begin with it, and one")
         self.name = name
         self.server = server
         self.queue = queue or name
         self.retry = retry
+        self.version = version
         self.timeout_s, self.retry_s = timeout_s, retry_s
         self.tasks: dict[str, Task[Any, Any, Any]] = {}
         self.queue_options: dict[str, dict[str, Any]] = {
@@ -153,14 +159,12 @@ class App:
         return found
 
     def _patience(self) -> dict[str, float]:
+        """Return how patient a client is: a worker outlasts a restart, a web page does not wait."""
+        usual = (CLIENT_TIMEOUT_S, CLIENT_RETRY_S) if is_in_worker.get() else (PUSH_TIMEOUT_S, PUSH_RETRY_S)
         return {
-            "timeout_s": CLIENT_TIMEOUT_S if self.timeout_s is None else self.timeout_s,
-            "retry_s": self._usual_retry_s() if self.retry_s is None else self.retry_s,
+            "timeout_s": usual[0] if self.timeout_s is None else self.timeout_s,
+            "retry_s": usual[1] if self.retry_s is None else self.retry_s,
         }
-
-    def _usual_retry_s(self) -> float:
-        """Return how long a request is tried again: a worker outlasts a restart, a web page does not wait."""
-        return CLIENT_RETRY_S if is_in_worker.get() else PUSH_RETRY_S
 
     def within(self, own: Within) -> Within:
         """Return how patient a push is: as it says itself, else as the app says, else by default."""
@@ -179,7 +183,8 @@ class App:
         """The buffer of ``push_later``: one for all threads and event loops."""
         with self._lock:
             if self._later is None:
-                self._later = Later(server_of(self.server), self._patience()["timeout_s"])
+                timeout_s = CLIENT_TIMEOUT_S if self.timeout_s is None else self.timeout_s  # nobody waits
+                self._later = Later(server_of(self.server), timeout_s)
             return self._later
 
     @property

@@ -14,7 +14,6 @@ from heapq import nsmallest
 
 from msgspec import Struct
 
-from forebay import __version__
 from forebay.client.aio.client import Client
 from forebay.client.worker.leases import LeaseKeeper
 from forebay.core.bounds import WORKER_CHARS_MAX, check_name
@@ -59,6 +58,7 @@ class About(Struct, frozen=True):
     """What does not change of a worker."""
 
     name: str
+    version: str
     queues: list[str]
     tasks: list[str]
     group: str
@@ -120,7 +120,7 @@ class Beats:
             name=about.name,
             host=socket.gethostname()[:CHARS_MAX],
             pid=os.getpid(),
-            version=__version__,
+            version=about.version,
             group=about.group,
             queues=about.queues[:NAMES_MAX],
             tasks=[each[:CHARS_MAX] for each in about.tasks[:NAMES_MAX]],

@@ -5,6 +5,7 @@ from typing import Any
 
 from forebay.client.tasks.task import RetryLater
 from forebay.client.types import Message
+from forebay.client.worker.current import Run
 
 logger = logging.getLogger("forebay.worker")
 
@@ -27,3 +28,11 @@ def tell_failure(message: Message, task: str, why: str, gives_up: bool, error: B
     what = "gave up" if gives_up else "failed"
     raised = None if isinstance(error, RetryLater) else error  # that is asked for, and no accident
     logger.warning("job %d %s %s", message.id, task, what, extra={"fields": fields}, exc_info=raised)
+
+
+def tell_refusal(id: int, run: Run | None, what: str, why: str) -> None:
+    """Tell that the server took something else of a job than this worker said."""
+    task = "?" if run is None else run.task.name
+    fields = {"id": id} if run is None else fields_of(run.message, task)
+    fields = {"fields": {**fields, "error": why}}
+    logger.warning("job %d %s %s: %s", id, task, what, why, extra=fields)

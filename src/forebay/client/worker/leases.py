@@ -11,11 +11,14 @@ from forebay.client.backoff import wait_s
 from forebay.client.errors import Disconnected
 from forebay.client.types import Message
 from forebay.client.worker.current import CANCELLED, LOST, Run
+from forebay.client.worker.job_log import tell_refusal
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid
 from forebay.wire.operations.pop import Ack, Extend
 
 logger = logging.getLogger("forebay.worker")
 
+IDS_LOGGED_MAX = 20
+"""Ids of jobs in one line of the log."""
 EXTEND_S_MAX = 5.0
 """Longest time between two extends: the reply to one is how a worker learns of cancelled jobs."""
 
@@ -71,6 +74,8 @@ class LeaseKeeper:
         self._empty.set()
         self.failures = 0
         """Jobs that failed."""
+        self.deferrals = 0
+        """Jobs that were left to other workers: they are not done."""
 
     def take(self, messages: list[Message], sent_at: float) -> Lease:
         """Hold the messages of a lease that was granted no earlier than ``sent_at``."""
@@ -112,7 +117,10 @@ class LeaseKeeper:
 
     def fail(self, lease: Lease, failure: Failure) -> None:
         lease.failed.append(failure)
-        self.failures += failure.defer_ms is None
+        if failure.defer_ms is None:
+            self.failures += 1
+        else:
+            self.deferrals += 1
         self._dirty[lease] = None
         self._wake.set()
 
@@ -133,7 +141,10 @@ class LeaseKeeper:
         if lease.is_lost:
             return
         lease.is_lost = True
-        logger.warning("a lease is over: %d jobs will be delivered again", len(lease.open))
+        fields = {"ids": list(lease.open)[:IDS_LOGGED_MAX]}
+        logger.warning(
+            "a lease is over: %d jobs will be delivered again", len(lease.open), extra={"fields": fields}
+        )
         for id, run in list(lease.open.items()):
             if run is None or run.runner is None:
                 self.drop(lease, id)
@@ -225,9 +236,10 @@ class LeaseKeeper:
                 if each[0] in lease.open:
                     await self._ack(lease, [each])
             return
+        ((id, _),) = finished
         why = f"it is done, and what it returned is refused: {error}"
-        logger.warning("job %d gave up: %s", finished[0][0], why)
-        await self._nack(lease, Failure(finished[0][0], why, gives_up=True))
+        tell_refusal(id, lease.open.get(id), "gave up", why)
+        await self._nack(lease, Failure(id, why, type(error).__name__, gives_up=True))
 
     async def _nack(self, lease: Lease, failure: Failure) -> None:
         try:
@@ -254,7 +266,8 @@ class LeaseKeeper:
             plain = Failure(failure.id, f"it failed, and how can't be told: {error}", is_plain=True)
             await self._nack(lease, plain)
         except ForebayError as error:
-            logger.warning("job %d failed, and that can't be told: %s", failure.id, error)
+            why = f"that can't be told: {error}"
+            tell_refusal(failure.id, lease.open.get(failure.id), "failed", why)
         self.drop(lease, failure.id)
 
     # Heartbeats.

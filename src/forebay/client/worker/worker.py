@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from forebay import __version__
 from forebay.client.backoff import wait_s
 from forebay.client.errors import Disconnected
 from forebay.client.tasks.app import App, Hook, is_in_worker
@@ -143,7 +144,7 @@ class Worker:
                 await _call(self.app.stop_hooks)
             finally:
                 await self._let_go()
-        logger.info("stopped; %d jobs were done", self._done)
+        logger.info("stopped; %d jobs were done", self._done_by_now())
 
     async def _serve(self) -> None:
         serving = (self._holding.settle(), self._holding.keep(), self._beats().run())
@@ -178,8 +179,13 @@ class Worker:
 
     def _beats(self) -> Beats:
         tasks = [each.name for each in self.app.tasks.values() if each.queue in self.queues]
-        about = About(self.name, self.queues, sorted(tasks), self._group, self._concurrency)
-        return Beats(self._client, about, self._holding, lambda: self._done, self._stopping)
+        what = (sorted(tasks), self._group, self._concurrency)
+        about = About(self.name, self.app.version or __version__, self.queues, *what)
+        return Beats(self._client, about, self._holding, self._done_by_now, self._stopping)
+
+    def _done_by_now(self) -> int:
+        """Return how many jobs have ended here, in whatever way; those left to others have not."""
+        return self._done - self._holding.deferrals
 
     def _start_runner(self) -> None:
         """Start a runner with fresh context variables."""
