@@ -283,3 +283,18 @@ def test_dead_letters_are_moved_to_another_queue(
     moved = client.pop(to, 9)
     assert moved.payloads == ["timed out after 3 s", "timed out after 4 s"]
     assert cli("dead", "move", queue, "--to", to, "--task", "none").code == 4
+
+
+def test_messages_say_which_task_they_are_of_and_who_holds_them_where_that_is_so(
+    cli: Run, client: SyncClient, queue: str
+) -> None:
+    client.push(queue, {"task": "send", "args": []}, task="send")
+    client.push(queue, 2)
+    client.pop(queue, worker="mailer-1")
+    head, first, second = cli("messages", queue).rows
+    assert head[3:5] == ["TASK", "HOLDER"]
+    assert (first[3:5], second[3:5]) == (["send", "mailer-1"], ["-", "-"])
+    assert [each["task"] for each in cli("messages", queue, "--json").objects] == ["send", None]
+    client.drain(queue)
+    client.push(queue, 3)
+    assert not {"TASK", "HOLDER"} & set(cli("messages", queue, "--state", "waiting").rows[0])

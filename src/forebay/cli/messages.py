@@ -41,6 +41,10 @@ STATES = (
 )
 
 
+WHERE_ANY = ("TASK", "HOLDER")
+"""Columns of a table of messages that are left out if none of them has anything there."""
+
+
 class Shown(msgspec.Struct):
     """A message as ``--json`` prints it; its payload stays as it was written."""
 
@@ -66,6 +70,7 @@ class Shown(msgspec.Struct):
     job_id: str | None
     unique_key: str | None
     depends_on: list[int | str]
+    task: str | None
     damaged: bool
 
 
@@ -94,6 +99,7 @@ def shown(seen: Seen) -> Shown:
         seen.job_id,
         seen.unique_key,
         list(map(json_id, seen.depends_on)),
+        seen.task,
         seen.damaged,
     )
 
@@ -125,6 +131,7 @@ def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -
         "queue": seen.queue,
         "partition": seen.partition,
         "offset": seen.offset,
+        "task": seen.task,
         "state": seen.state,
         "created": shown_time(seen.created_at),
         "failures": seen.failures,
@@ -164,20 +171,19 @@ def print_messages(found: list[Seen], as_json: bool) -> None:
         for each in found:
             print_json(shown(each))
         return
-    head = ["ID", "STATE", "PARTITION", "CREATED", "FAILURES", "ERROR", "PAYLOAD"]
-    rows = [
-        [
-            each.id,
-            each.state,
-            each.partition,
-            shown_second(each.created_at),
-            each.failures,
-            each.error,
-            "damaged" if each.payload is None else shortened(each.payload),
-        ]
-        for each in found
-    ]
-    print_table(head, rows, left=["STATE", "PARTITION", "CREATED", "ERROR", "PAYLOAD"])
+    columns: dict[str, list[object]] = {
+        "ID": [each.id for each in found],
+        "STATE": [each.state for each in found],
+        "PARTITION": [each.partition for each in found],
+        "TASK": [each.task for each in found],
+        "HOLDER": [each.holder for each in found],
+        "CREATED": [shown_second(each.created_at) for each in found],
+        "FAILURES": [each.failures for each in found],
+        "ERROR": [each.error for each in found],
+        "PAYLOAD": ["damaged" if each.payload is None else shortened(each.payload) for each in found],
+    }
+    columns = {name: cells for name, cells in columns.items() if name not in WHERE_ANY or any(cells)}
+    print_table(list(columns), zip(*columns.values(), strict=True), left=[*columns.keys() - {"FAILURES"}])
 
 
 @click.command(cls=Command, example="forebay messages emails --state delayed --tag urgent")
