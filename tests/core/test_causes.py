@@ -61,21 +61,26 @@ def test_what_only_dead_letters_have_goes_with_no_other_state(core: Core) -> Non
         core.engine.apply(queries.Browse("default", "q", "waiting", dead=queries.OfDead("x")), core.now)
 
 
-@pytest.mark.parametrize("effort", [1, 2, 100])
-def test_dead_letters_are_counted_by_cause_however_many_are_looked_at_at_a_time(
-    core: Core, effort: int
-) -> None:
+def count(core: Core, effort: int) -> tuple[dict[tuple[str, str, str], Cause], int]:
+    """Count all causes; return them, and how many times the engine was asked."""
     counted: dict[tuple[str, str, str], Cause] = {}
-    after = None
+    after, asked = None, 0
     while True:
-        asked = GetCauses("default", "q", after=after, effort=effort)
-        reply = core.ask(asked, CausesFound)
+        reply = core.ask(GetCauses("default", "q", after=after, effort=effort), CausesFound)
+        asked += 1
         for each in reply.causes:
             known = counted.setdefault((each.task, each.type, each.pattern), each)
             if known is not each:
                 join(known, each)
         if (after := reply.next) is None:
-            break
+            return counted, asked
+
+
+@pytest.mark.parametrize("effort", [1, 2, 100])
+def test_dead_letters_are_counted_by_cause_however_many_are_looked_at_at_a_time(
+    core: Core, effort: int
+) -> None:
+    counted, _ = count(core, effort)
     shown = {key: (each.count, each.last_at - each.first_at) for key, each in counted.items()}
     assert shown == {
         ("send", "KeyError", "KeyError: 'user-*'"): (3, 2_000),
@@ -92,6 +97,19 @@ def test_messages_of_several_tasks_that_died_together_are_counted_apart() -> Non
     core.nack(core.pop(3).lease, error="down")
     reply = core.ask(GetCauses("default", "q"), CausesFound)
     assert {each.task: each.count for each in reply.causes} == {"a": 1, "b": 2}
+
+
+def test_long_errors_take_more_of_the_effort_than_short_ones() -> None:
+    def times(error: str) -> int:
+        core = Core()
+        core.configure(max_attempts=1)
+        for number in range(20):
+            die(core, f"{number} {error}")
+        counted, asked = count(core, effort=10)
+        assert sum(each.count for each in counted.values()) == 20
+        return asked
+
+    assert (times("short"), times("x" * 2_000)) == (2, 10)
 
 
 def move(core: Core, *ids: int) -> c.Transacted:
@@ -132,4 +150,5 @@ def test_ids_of_all_kinds_are_one_cause() -> None:
     ]
     patterns = {pattern_of(f"no user {each} here").replace("usr_", "") for each in ids}
     assert patterns == {"no user * here"}
+    assert pattern_of("ab12cd34-0000-0000-0000-0123456789abxy7z a1-b2c") == "* *-*"
     assert pattern_of("é" * 300) == "é" * 200 + "*"

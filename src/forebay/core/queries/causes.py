@@ -3,21 +3,28 @@
 import re
 from functools import lru_cache
 
-from forebay.core.api.causes import Cause, CausesFound, GetCauses, join
+from forebay.core.api.causes import Cause, CausesFound, GetCauses
 from forebay.core.api.dead_letters import OfDead
-from forebay.core.bounds import ERROR_CHARS_MAX, check_name
+from forebay.core.bounds import ERROR_CHARS_MAX, NEVER, check_name
 from forebay.core.errors import Invalid
 from forebay.core.log import log as logs
+from forebay.core.log.log import Stretch
 from forebay.core.log.numbers import id_at
 from forebay.core.queries import describe
-from forebay.core.state import Dead, Queue, Track
+from forebay.core.state import Dead, Partition, Queue
+from forebay.core.structures.spans import overlapping
 
-_VARIES = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[A-Za-z]*\d[0-9A-Za-z]*")
+_VARIES = re.compile(
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}[0-9A-Za-z]*"
+    r"|(?<![A-Za-z])[A-Za-z]*+\d[0-9A-Za-z]*"  # once, from its start: in linear time
+)
 """UUIDs, and words with a digit: numbers, ids, hashes, addresses. They differ between errors of one cause."""
 ANY = "*"
 """Stands for any text, in patterns of errors."""
 PATTERN_CHARS_MAX = 200
 """Characters of an error that tell its cause."""
+CHARS_PER_STEP = 25
+"""Characters of an error that take as long to read as a stretch to count."""
 
 
 @lru_cache(maxsize=4_096)
@@ -74,33 +81,38 @@ class Selected:
 
 
 def causes(queue: Queue, command: GetCauses) -> CausesFound:
-    """Count the dead letters of a group by task, type and pattern of their errors, so many runs at a time."""
+    """Count the dead letters of a group by task, type and pattern of their errors, so much at a time."""
     check_name("group", command.group)
     group = queue.groups.get(command.group)
     found: dict[tuple[str, str, str], Cause] = {}
     left = command.effort
     for partition in describe.partitions_from(queue, command.after):
         track = group.tracks[partition.key] if group is not None else None
+        if track is None:
+            continue
         at = command.after[1] if command.after is not None and command.after[0] == partition.key else 0
-        for first, _ in track.dead.since(at) if track is not None else ():
-            if not left:
-                return CausesFound(list(found.values()), (partition.key, first))
-            left -= 1
-            assert track is not None
-            _count(found, track, track.letters[first])
+        for first, count in overlapping(track.dead, at, NEVER):
+            run = track.letters[first]
+            pattern, first = pattern_of(run.error), max(first, at)
+            for stretch in logs.stretches(partition.log, first, run.first + count):
+                if left <= 0:
+                    return CausesFound(list(found.values()), (partition.key, stretch.first))
+                left -= 1
+                _count(found, partition, run, pattern, stretch)
+            left -= min(len(run.error), PATTERN_CHARS_MAX) // CHARS_PER_STEP
     return CausesFound(list(found.values()), None)
 
 
-def _count(found: dict[tuple[str, str, str], Cause], track: Track, run: Dead) -> None:
-    pattern = pattern_of(run.error)
-    log = track.partition.log
-    for stretch in logs.stretches(log, run.first, run.first + run.count):
-        task, count = stretch.attributes.task, stretch.end - stretch.first
-        known = found.get((task, run.type, pattern))
-        if known is None:
-            example = id_at(track.partition, stretch.first)
-            found[task, run.type, pattern] = Cause(
-                task, run.type, pattern, count, run.dead_at, run.dead_at, example
-            )
-        else:
-            join(known, Cause(task, run.type, pattern, count, run.dead_at, run.dead_at, known.example))
+def _count(
+    found: dict[tuple[str, str, str], Cause], partition: Partition, run: Dead, pattern: str, stretch: Stretch
+) -> None:
+    task, count = stretch.attributes.task, stretch.end - stretch.first
+    known = found.get((task, run.type, pattern))
+    if known is None:
+        example = id_at(partition, stretch.first)
+        found[task, run.type, pattern] = Cause(
+            task, run.type, pattern, count, run.dead_at, run.dead_at, example
+        )
+    else:
+        known.count += count
+        known.first_at, known.last_at = min(known.first_at, run.dead_at), max(known.last_at, run.dead_at)
