@@ -24,7 +24,11 @@ def test_workers_are_listed_as_a_table_and_as_json(cli: Run, client: SyncClient,
     tell(client, f"{queue}-a", queue, state="stopped")
     tell(client, f"{queue}-b", queue, host="web-3", state="stopped")
     done = cli("workers", "--queue", queue)
-    assert (done.code, done.out, done.err) == (4, "", "no workers\n")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"forebay: not_found: there is no queue {queue}")
+    client.push(queue, 1)
+    done = cli("workers", "--queue", queue)
+    assert (done.code, done.out, done.err) == (4, "", f"no workers on {queue}\n")
 
 
 def test_a_leased_message_is_shown_with_its_holder(cli: Run, client: SyncClient, queue: str) -> None:

@@ -19,13 +19,15 @@ def workers(queue: str | None, server: str | None, as_json: bool) -> int:
     """List the workers that tell of themselves: what they run, and when they were last heard of."""
     with connected(server) as client:
         found = client.workers(queue)
+        if queue is not None and not found:
+            client.queue(queue)  # says so if there is none, as when its name is mistyped
     if as_json:
         for each in found:
             print_json(_shown(each))
     elif found:
         print_table(HEAD, map(_row, found), left=LEFT)
     else:
-        note("no workers")
+        note("no workers" if queue is None else f"no workers on {queue}")
     return DONE if found else NOTHING
 
 
