@@ -277,12 +277,35 @@ def test_dead_letters_are_moved_to_another_queue(
     cli: Run, client: SyncClient, queue: str, causes: list[int]
 ) -> None:
     to = f"{queue}-by-hand"
-    done = cli("dead", "move", queue, "--to", to, "--task", "bill")
-    assert done.out == f"moved to {to}: 2 dead letters of {queue}\n"
+    missing = cli("dead", "move", queue, "--to", to, "--task", "bill")
+    assert (missing.code, missing.err) == (
+        1,
+        f"forebay: not_found: there is no queue {to}. Say create to have it made\n",
+    )
+    done = cli("dead", "move", queue, "--to", to, "--task", "bill", "--create")
+    assert (done.out, done.err) == (f"moved to {to}: 2 dead letters of {queue}\n", "")
     assert client.dead(queue).total == 1
     moved = client.pop(to, 9)
     assert moved.payloads == ["timed out after 3 s", "timed out after 4 s"]
     assert cli("dead", "move", queue, "--to", to, "--task", "none").code == 4
+
+
+def test_dead_letters_that_others_depend_on_are_not_moved(
+    cli: Run, client: SyncClient, queue: str, causes: list[int]
+) -> None:
+    child = client.push(queue, 1, max_attempts=1).id
+    client.push(f"{queue}-parents", 2, depends_on=[child])
+    client.nack(client.pop(queue), error="ill")
+    to = f"{queue}-by-hand"
+    dry = cli("dead", "move", queue, "--to", to, "--create", "--dry-run", "--json")
+    assert dry.object == {"count": 3, "refused": [], "dry_run": True, "kept": 1}
+    done = cli("dead", "move", queue, "--to", to, "--create")
+    assert done.out == f"moved to {to}: 3 dead letters of {queue}\n"
+    assert done.err == (
+        "1 dead letter stay: others depend on them, they died of a dependency, or they are damaged; "
+        "requeue or purge them\n"
+    )
+    assert client.dead(queue).total == 1
 
 
 def test_messages_say_which_task_they_are_of_and_who_holds_them_where_that_is_so(

@@ -342,5 +342,5 @@ def test_a_filter_without_a_value_never_means_all_dead_letters(
         with pytest.raises(Invalid):
             act(queue, **of)
     with pytest.raises(Invalid):
-        either.move_dead(queue, f"{queue}-to", **of)
+        either.move_dead(queue, f"{queue}-to", create=True, **of)
     assert either.dead(queue).total == 1

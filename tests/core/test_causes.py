@@ -112,9 +112,10 @@ def test_long_errors_take_more_of_the_effort_than_short_ones() -> None:
     assert (times("short"), times("x" * 2_000)) == (2, 10)
 
 
-def move(core: Core, *ids: int) -> c.Transacted:
+def move(core: Core, *ids: int, queue: str = "q", unless_bound: bool = False) -> c.Transacted:
     push = jobs.PushJobs("default", "other", [jobs.Job(b"moved") for _ in ids])
-    command = c.Transact("default", [push, c.Purge("default", "q", ids=list(ids))])
+    purge = c.Purge("default", queue, ids=list(ids), unless_bound=unless_bound)
+    command = c.Transact("default", [push, purge])
     return core.ask(command, c.Transacted)
 
 
@@ -130,6 +131,26 @@ def test_a_transaction_purges_dead_letters_and_pushes_others_or_does_neither(cor
     assert core.popped(9, queue="other") == [b"moved", b"moved"]
     with pytest.raises(NotFound):
         core.engine.apply(c.Transact("default", [c.Purge("default", "missing", ids=[first])]), core.now)
+
+
+def test_a_copy_does_not_stand_for_what_others_depend_on_or_died_of_a_dependency(core: Core) -> None:
+    child, free = core.push(queue="c"), core.push(queue="c")
+    parent = core.push(queue="p", depends_on=((child, 1),))
+    core.configure("c", max_attempts=1)
+    core.nack(core.pop(2, queue="c").lease, error="ill")
+    assert [core.state(each) for each in (child, free, parent)] == ["dead"] * 3
+    assert [core.find(each).bound for each in (child, free, parent)] == [True, False, True]
+    for queue, ids in (("c", (free, child)), ("p", (parent,))):
+        with pytest.raises(Conflict, match="depend"):
+            move(core, *ids, queue=queue, unless_bound=True)
+    core.restart()
+    with pytest.raises(NotFound):
+        core.counts("other")
+    move(core, free, queue="c", unless_bound=True)
+    assert core.popped(9, queue="other") == [b"moved"]
+    core.ask(c.Requeue("default", "c", ids=[child]), c.Buried)
+    core.ack(core.pop(queue="c").lease)
+    assert core.state(parent) == "waiting"
 
 
 @pytest.mark.parametrize("pattern", ["", "*", "***", "x" * 2_001])

@@ -127,7 +127,7 @@ ACTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"cmd": "PURGE", "queue": "q"}, {"group": "default", "count": 0}),
     ({"cmd": "REQUEUE", "queue": "q"}, {"group": "default", "count": 0}),
     (
-        {"cmd": "BULK", "queue": "q", "action": "move", "to": "p", "task": "send"},
+        {"cmd": "BULK", "queue": "q", "action": "move", "to": "p", "create": True, "task": "send"},
         {"action": "move", "group": "default", "to": "p", "task": "send", "count": 0},
     ),
     (

@@ -33,6 +33,11 @@ def bulk(client: Raw, queue: str, action: str, **fields: object) -> tuple[int, i
     return done["matched"], done["count"]
 
 
+def complete(client: Raw, queue: str) -> None:
+    lease = client.ask({"cmd": "POP", "queue": queue})["lease"]
+    assert client.ask({"cmd": "ACK", "lease": lease})["count"] == 1
+
+
 def test_causes_are_counted_the_most_frequent_first(client: Raw, queue: str) -> None:
     found = client.ask({"cmd": "DEADGROUPS", "queue": queue, "limit": 2})
     assert (found["total"], found["rest"]) == (4, 1)
@@ -57,8 +62,9 @@ def test_dead_letters_are_requeued_and_purged_by_cause(client: Raw, queue: str) 
 
 def test_dead_letters_are_moved_with_what_they_were_pushed_with(client: Raw, queue: str) -> None:
     to = f"{queue}-by-hand"
-    assert bulk(client, queue, "move", to=to, tag="send", dry_run=True) == (2, 0)
-    assert bulk(client, queue, "move", to=to, tag="send") == (2, 2)
+    assert bulk(client, queue, "move", to=to, tag="send", create=True, dry_run=True) == (2, 0)
+    assert client.ask({"cmd": "QUEUE", "queue": to})["error"]["code"] == "not_found"
+    assert bulk(client, queue, "move", to=to, tag="send", create=True) == (2, 2)
     assert dead(client, queue) == 2
     found = client.ask({"cmd": "BROWSE", "queue": to})["messages"]
     assert [(each["payload"], each["task"], each["tags"], each["priority"]) for each in found] == [
@@ -73,8 +79,56 @@ def test_a_move_that_its_queue_does_not_take_moves_nothing(client: Raw, queue: s
     client.ask({"cmd": "QUEUE", "queue": to, "options": {"max_size": 4}})
     push(client, to, 1)
     refused = client.ask({"cmd": "BULK", "queue": queue, "action": "move", "to": to})
-    assert refused["error"]["code"] == "busy"
+    assert (refused["error"]["code"], refused["error"]["details"]["field"]) == ("busy", "to")
+    assert refused["error"]["message"].startswith(f"queue {to} ")
     assert dead(client, queue) == 4
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_move_to_a_mistyped_queue_names_the_one_that_may_be_meant(
+    client: Raw, queue: str, dry_run: bool
+) -> None:
+    push(client, f"{queue}-by-hand", 1)
+    to = f"{queue}-by-hnad"
+    refused = client.ask({"cmd": "BULK", "queue": queue, "action": "move", "to": to, "dry_run": dry_run})
+    error = refused["error"]
+    assert (error["code"], error["details"]) == ("not_found", {"field": "to"})
+    assert error["message"].startswith(f"there is no queue {to}; is {queue}-by-hand ")
+    assert error["message"].endswith(" meant? Say create to have it made")
+    assert client.ask({"cmd": "QUEUE", "queue": to})["error"]["code"] == "not_found"
+    bad = client.ask({"cmd": "BULK", "queue": queue, "action": "move", "to": "no queue!", "create": True})
+    assert bad["error"]["details"]["field"] == "to"
+    assert dead(client, queue) == 4
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_move_keeps_what_others_depend_on_and_what_died_of_a_dependency(
+    client: Raw, queue: str, dry_run: bool
+) -> None:
+    child = client.ask({"cmd": "PUSH", "queue": queue, "payload": "child"})["id"]
+    parent = client.ask({"cmd": "PUSH", "queue": f"{queue}-p", "payload": "p", "depends_on": [child]})["id"]
+    lease = client.ask({"cmd": "POP", "queue": queue})["lease"]
+    client.ask({"cmd": "NACK", "lease": lease, "error": "ill"})
+    fields = {"action": "move", "to": f"{queue}-to", "create": True, "dry_run": dry_run}
+    done = client.ask({"cmd": "BULK", "queue": queue, **fields})
+    assert (done["matched"], done["count"], done["kept"]) == (5, 0 if dry_run else 4, 1)
+    assert dead(client, queue) == (5 if dry_run else 1)
+    done = client.ask({"cmd": "BULK", "queue": f"{queue}-p", **fields})
+    assert (done["matched"], done["count"], done["kept"]) == (1, 0, 1)
+    assert client.ask({"cmd": "REQUEUE", "queue": queue, "ids": [child]})["dependents"] == 1
+    complete(client, queue)
+    assert client.ask({"cmd": "STATE", "id": parent})["state"] == "waiting"
+
+
+def test_a_moved_message_still_depends_on_what_was_completed(client: Raw, queue: str) -> None:
+    child = client.ask({"cmd": "PUSH", "queue": f"{queue}-c", "payload": "child"})["id"]
+    client.ask({"cmd": "PUSH", "queue": queue, "payload": "parent", "depends_on": [child], "task": "sum"})
+    complete(client, f"{queue}-c")
+    lease = client.ask({"cmd": "POP", "queue": queue, "wait_ms": 10_000})["lease"]
+    client.ask({"cmd": "NACK", "lease": lease, "error": "ill"})
+    assert bulk(client, queue, "move", to=f"{queue}-to", create=True, task="sum") == (1, 1)
+    (moved,) = client.ask({"cmd": "BROWSE", "queue": f"{queue}-to"})["messages"]
+    assert (moved["state"], moved["depends_on"]) == ("waiting", [child])
 
 
 @pytest.mark.parametrize(
@@ -82,6 +136,7 @@ def test_a_move_that_its_queue_does_not_take_moves_nothing(client: Raw, queue: s
     [
         ({"action": "move"}, "to"),
         ({"action": "purge", "to": "x"}, "to"),
+        ({"action": "purge", "create": True}, "create"),
         ({"action": "cancel", "error": "x"}, "action"),
     ],
 )

@@ -190,6 +190,7 @@ def purge(
 @dead.command(cls=Command, example="forebay dead move emails --to emails-by-hand --task send")
 @about_queue
 @click.option("--to", required=True, metavar="QUEUE", help="The queue they are pushed to.")
+@click.option("--create", is_flag=True, help="Create that queue if there is none.")
 @of_group
 @that_match
 @may_be_dry
@@ -197,16 +198,27 @@ def purge(
 def move(
     queue: str,
     to: str,
+    create: bool,
     group: str,
     dry_run: bool,
     server: str | None,
     as_json: bool,
     **of: Unpack[DeadFilter],
 ) -> int:
-    """Push dead letters to another queue: all that match."""
+    """Push dead letters to another queue: all that match.
+
+    Those that others depend on, or that died of a dependency, stay.
+    """
     with connected(server) as client:
-        moved = client.move_dead(queue, to, group=group, dry_run=dry_run, **_given(of))
-    return _print(moved, queue, f"moved to {to}:", dry_run, as_json)
+        moved = client.move_dead(queue, to, create=create, group=group, dry_run=dry_run, **_given(of))
+    if as_json:
+        print_json({**_shown(moved, dry_run), "kept": moved.kept})
+        return DONE if moved.count else NOTHING
+    code = _print(moved, queue, f"moved to {to}:", dry_run, as_json)
+    if moved.kept:
+        why = "others depend on them, they died of a dependency, or they are damaged"
+        note(f"{counted(moved.kept, 'dead letter')} stay: {why}; requeue or purge them")
+    return code
 
 
 def _given(of: DeadFilter) -> DeadFilter:

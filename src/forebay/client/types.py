@@ -151,6 +151,13 @@ class Requeued(Settled, frozen=True):
     """If all were to be requeued: those that can't be, because what they depend on is gone."""
 
 
+class Moved(Settled, frozen=True):
+    """How many dead letters were moved to another queue."""
+
+    kept: int
+    """Those that match and stay: others depend on them, they died of a dependency, or they are damaged."""
+
+
 class Extended(Struct, frozen=True):
     """A lease that was extended."""
 

@@ -14,6 +14,7 @@ from forebay.core.delivery.settle import ack, check_settle, resolve_successors
 from forebay.core.errors import Conflict, ForebayError, Invalid
 from forebay.core.jobs import check as job_check, flows, push as job_push
 from forebay.core.keyvalue import store as kv_store
+from forebay.core.log.numbers import id_at
 from forebay.core.shard.addresses import NOT_LEASED, leased, settled_by
 from forebay.core.shard.shard import Shard
 from forebay.core.state import Lease
@@ -81,9 +82,13 @@ def _check_dead(shard: Shard, command: Purge) -> None:
     dead_letters.check(shard.limits, command)
     queue = shard.names.known(command.tenant, command.queue)
     resolve_successors(shard, command)
-    _, refused = dead_letters.meant(shard, queue, queue.groups.get(command.group), command)
+    parts, refused = dead_letters.meant(shard, queue, queue.groups.get(command.group), command)
     if refused:
         raise Conflict(f"message {refused[0]} is no dead letter of the group")
+    for track, run, low, high in parts if command.unless_bound else ():
+        if dead_letters.is_bound(track, run, low, high):
+            which = id_at(track.partition, low)
+            raise Conflict(f"message {which}, or one after it, died of a dependency or others depend on it")
 
 
 def _leased(shard: Shard, command: Settle) -> Iterator[tuple[Lease, int, int, int]]:

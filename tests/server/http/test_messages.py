@@ -554,7 +554,7 @@ BULKS: list[tuple[str, dict[str, Any], str, str]] = [
     ("discard", {}, "waiting", "dead"),
     ("requeue", {}, "dead", "waiting"),
     ("purge", {}, "dead", "discarded"),
-    ("move", {"to": "by-hand"}, "dead", "discarded"),
+    ("move", {"to": "by-hand", "create": True}, "dead", "discarded"),
 ]
 
 

@@ -11,6 +11,7 @@ from forebay.client.types import (
     DeadGroup,
     DeadGroups,
     Id,
+    Moved,
     Page,
     Requeued,
     Settled,
@@ -81,7 +82,8 @@ class DeadLetters(Asking):
         """
         if of:
             more = {"dry_run": dry_run, "dependents": dependents, "group": group}
-            return self._matching("requeue", queue, ids, of, **more)
+            done = self._matching("requeue", queue, ids, of, **more)
+            return Requeued(done.count, [], done.dependents)
         given = None if ids is None else list(ids)
         request = dead_letters.RequeueDead(
             queue=queue, ids=given, group=group, dry_run=dry_run, dependents=dependents
@@ -99,39 +101,53 @@ class DeadLetters(Asking):
     ) -> Settled:
         """Drop dead letters for good: these, those that match, or all of them."""
         if of:
-            return self._matching("purge", queue, ids, of, dry_run=dry_run, group=group)
+            done = self._matching("purge", queue, ids, of, dry_run=dry_run, group=group)
+            return Settled(done.count, [])
         given = None if ids is None else list(ids)
         request = dead_letters.PurgeDead(queue=queue, ids=given, group=group, dry_run=dry_run)
         return self._all_dead(request)
 
     def move_dead(
-        self, queue: str, to: str, *, group: str = DEFAULT, dry_run: bool = False, **of: Unpack[DeadFilter]
-    ) -> Settled:
+        self,
+        queue: str,
+        to: str,
+        *,
+        create: bool = False,
+        group: str = DEFAULT,
+        dry_run: bool = False,
+        **of: Unpack[DeadFilter],
+    ) -> Moved:
         """Push dead letters to another queue and drop them here: those that match, or all of them.
 
-        They keep payload, partition, priority, limits, headers, tags and task, and get new ids.
+        They keep payload, partition, priority, limits, headers, tags and task, and get new ids. Those that
+        others depend on, or that died of a dependency, stay. The other queue must exist, unless ``create``
+        is True.
         """
-        return self._matching("move", queue, None, of, to=to, dry_run=dry_run, group=group)
+        more = {"to": to, "create": create, "dry_run": dry_run, "group": group}
+        done = self._matching("move", queue, None, of, **more)
+        return Moved(done.count, [], done.kept)
 
     def _matching(
         self, action: str, queue: str, ids: Sequence[Id] | None, of: DeadFilter, **fields: Any
-    ) -> Requeued:
-        """Act on dead letters that match, page by page."""
+    ) -> messages.Acted:
+        """Act on dead letters that match, page by page; in a dry run, count them."""
         if ids is not None:
             raise Invalid("ids", "left out, or given without a filter such as error or task")
         if of and not filter_of(of):
             raise Invalid(next(iter(of)), "a value: with None alone, all dead letters would be meant")
-        count = dependents = 0
-        cursor: str | None = None
+        all_done = messages.Acted(matched=0, count=0, dry_run=fields["dry_run"], cursor=None)
         while True:
             request = messages.Bulk(
-                queue=queue, state="dead", action=action, cursor=cursor, **filter_of(of), **fields
+                queue=queue, state="dead", action=action, cursor=all_done.cursor, **filter_of(of), **fields
             )
             done: messages.Acted = self._ask(request)
-            count += done.matched if done.dry_run else done.count
-            dependents += done.dependents
-            if (cursor := done.cursor) is None:
-                return Requeued(count, [], dependents)
+            all_done.matched += done.matched
+            all_done.count += done.matched - done.kept if done.dry_run else done.count
+            all_done.dependents += done.dependents
+            all_done.kept += done.kept
+            all_done.cursor = done.cursor
+            if done.cursor is None:
+                return all_done
 
     def _all_dead(self, request: dead_letters.OfDead) -> Requeued:
         """Repeat a request that handles a part at a time, until nothing is left."""

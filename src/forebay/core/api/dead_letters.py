@@ -27,6 +27,8 @@ class Purge(Struct, gc=False):
     group: str = DEFAULT
     ids: list[int] | None = None
     dry_run: bool = False
+    unless_bound: bool = False
+    """In a transaction that pushes copies of them: refuse those that no copy can stand for."""
 
 
 class Buried(Struct, gc=False):

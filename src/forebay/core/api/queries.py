@@ -493,6 +493,8 @@ class StateFound(Struct, gc=False):
     """As its consumer last reported it."""
     parent: int | None = None
     """Id of the first message that waits for it."""
+    bound: bool = False
+    """Whether it is dead, and others depend on it or it died of a dependency."""
 
 
 class CronList(Query, gc=False):

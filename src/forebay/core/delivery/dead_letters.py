@@ -10,10 +10,10 @@ from forebay.core.errors import Conflict, NotFound
 from forebay.core.ids import ranges
 from forebay.core.shard.addresses import locate, split
 from forebay.core.shard.shard import Shard
-from forebay.core.state import LOST, Dead, Group, Queue, Track
+from forebay.core.state import BY_ITSELF, LOST, Dead, Group, Queue, Track
 from forebay.core.tracks.dead_letters import cut_dead, dead_over
 from forebay.core.tracks.outcomes import record_outcome
-from forebay.core.words import DISCARDED
+from forebay.core.words import DEFAULT, DISCARDED
 
 RUNS_MAX = 2_000
 """Runs of dead letters per command; the next command takes more."""
@@ -74,6 +74,14 @@ def meant(
     if not parts:
         raise NotFound("none of these is a dead letter of the group")
     return parts, refused
+
+
+def is_bound(track: Track, run: Dead, low: int, high: int) -> bool:
+    """Whether others depend on dead letters [low, high) of a run, or they died of a dependency: no copy of
+    them can stand for that."""
+    if run.unmet not in (BY_ITSELF, 0):
+        return True
+    return track.group.name == DEFAULT and bool(track.partition.waited_for(low, high))
 
 
 def _all(group: Group | None, command: Requeue | Purge) -> Iterator[Part]:

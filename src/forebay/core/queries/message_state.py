@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from forebay.core.api.queries import GetAttempts, Note, NotesFound, Show, Shown, ShownAll, State, StateFound
 from forebay.core.bounds import NEVER, SHOWN_MAX, Limits, check_name
 from forebay.core.delivery import attempts as delivery_attempts
+from forebay.core.delivery.dead_letters import is_bound
 from forebay.core.delivery.notes import of_message
 from forebay.core.errors import Invalid, NotFound
 from forebay.core.ids import OFFSET_BITS, OFFSET_MASK, Range
@@ -204,6 +205,7 @@ def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: in
             _show_waiting(track, found, run.due_at, now)
         else:
             found.state, found.ended_at, found.leased_at = "dead", run.dead_at, run.leased_at or None
+            found.bound = is_bound(track, run, offset, offset + 1)
     elif ended is not None:
         found.state, found.ended_at = STATE_OF[ended[0]], ended[1] or None
     elif is_in(shard, track, SCHEDULED, offset):  # not planned yet, so it has no run

@@ -10,9 +10,8 @@ from forebay.core.api import commands as core, queries
 from forebay.core.api.jobs import Job, PushJobs
 from forebay.core.api.queries import Shown, ShownAll, Spot
 from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, SHOWN_MAX, check_range
-from forebay.core.errors import Busy, Conflict, Invalid, NotFound
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from forebay.core.state import PLAIN, Attributes
-from forebay.core.words import FAIL
 from forebay.server.cursors import EFFORT, cursor_of, holds, parse_cursor
 from forebay.server.operations.carried import Carried, Context, ask
 from forebay.server.operations.messages import seen
@@ -28,10 +27,11 @@ ANY_DEAD = queries.OfDead()
 
 
 class Changed(Struct):
-    """How many messages were changed, and how many others were parked again for that."""
+    """How many messages were changed, how many others were parked again for that, and how many stayed."""
 
     count: int = 0
     dependents: int = 0
+    kept: int = 0
 
 
 class Filter(Carried, wire.Filter):
@@ -121,6 +121,8 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             raise Invalid("to", "given with the action move, and with no other")
         if self.dead is not None and ACTIONS[self.action] != ("dead",):
             raise Invalid("action", "one for dead letters, with what selects them")
+        if self.create and self.action != "move":
+            raise Invalid("create", "given with the action move, and with no other")
         if self.to == self.queue:
             raise Invalid("to", "another queue; requeue delivers dead letters again in theirs")
         if self.state not in (None, *ACTIONS[self.action]):
@@ -139,6 +141,8 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             (self.state,) = states
         check_range("limit", self.limit, 1, services.questions.node.limits.batch_max)
         after = parse_cursor(self.cursor)
+        if self.to is not None:
+            await self._check_target(services, context.tenant, self.to)
         done = Acted(matched=0, count=0, dry_run=self.dry_run, cursor=None)
         for step in range(STEPS_MAX):
             left = self.limit - done.matched
@@ -152,6 +156,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
                 acted = await self._act(services, context, meant[:left])
                 done.count += acted.count
                 done.dependents += acted.dependents
+                done.kept += acted.kept
             except Busy:
                 if not done.count:
                     raise
@@ -169,11 +174,9 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
     async def _act(self, services: Services, context: Context, meant: list[Shown]) -> Changed:
         tenant = context.tenant
         if self.action == "move":
-            meant = [each for each in meant if each.segment.present]  # what is damaged stays
+            return await self._move_all(services, tenant, meant)
         if not meant or (self.dry_run and self.action != "requeue"):
             return Changed()
-        if self.action == "move":
-            return await self._move_all(services, tenant, meant)
         if self.action != "cancel":
             done = await _do(services, self._command(tenant, [each.state.id for each in meant]))
             return Changed(0 if self.dry_run else done.count, done.dependents)
@@ -201,39 +204,64 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             case _:
                 return core.Purge(tenant, self.queue, self.group, messages)
 
+    async def _check_target(self, services: Services, tenant: str, queue: str) -> None:
+        """Raise if there is no queue to move to, unless it is to be created."""
+        try:
+            await ask(services, queries.GroupCounts(tenant, queue))
+        except Invalid as error:
+            raise Invalid("to", error.accepted) from None
+        except NotFound as error:
+            if not self.create:
+                error.place = "to"
+                error.message += f"{'' if error.message.endswith('?') else '.'} Say create to have it made"
+                raise
+
     async def _move_all(self, services: Services, tenant: str, meant: list[Shown]) -> Changed:
         """Move a page; if another client was faster with some of it, the others one by one."""
-        with suppress(Conflict):
-            await ask(services, self._move(tenant, meant))
-            return Changed(len(meant))
-        done, problem = Changed(), None
-        for each in meant:
+        free = [each for each in meant if not each.state.bound and each.segment.present]
+        done, problem = Changed(kept=len(meant) - len(free)), None
+        if not free or self.dry_run:
+            return done
+        with suppress(Conflict, NotFound):
+            await self._move(services, tenant, free)
+            done.count = len(free)
+            return done
+        for each in free:
             try:
-                await ask(services, self._move(tenant, [each]))
+                await self._move(services, tenant, [each])
                 done.count += 1
-            except Conflict as error:
+            except (Conflict, NotFound) as error:
                 problem = error
         if problem is not None and not done.count:
             raise problem
         return done
 
-    def _move(self, tenant: str, meant: list[Shown]) -> core.Command:
-        """Return the command that pushes dead letters to another queue, and purges them, in one commit."""
+    async def _move(self, services: Services, tenant: str, meant: list[Shown]) -> None:
+        """Push dead letters to another queue, and purge them, in one commit."""
         assert self.to is not None
         jobs = [
             Job(payload, each.partition, _again(each), lane=each.queue.partitions[each.partition].lane)
             for each in meant
             for payload in each.payloads()
         ]
-        purge = core.Purge(tenant, self.queue, self.group, [each.state.id for each in meant])
-        return core.Transact(tenant, [PushJobs(tenant, self.to, jobs), purge])
+        ids = [each.state.id for each in meant]
+        purge = core.Purge(tenant, self.queue, self.group, ids, unless_bound=True)
+        try:
+            await ask(services, core.Transact(tenant, [PushJobs(tenant, self.to, jobs), purge]))
+        except Invalid as error:
+            raise Invalid("to", f"a queue that takes them: {error}") from None
+        except ForebayError as error:  # as the request names it, not as an operation of a transaction
+            error.message = error.message.removeprefix(f"{error.place}: ")
+            error.place = "to" if error.place == "ops[0]" else ""
+            raise
 
 
 def _again(found: Shown) -> Attributes:
-    """Return the attributes of a message for another queue: without what is about its first push."""
-    plain = replace(
-        found.state.attributes, origin=None, depends_on=(), on_failed=FAIL, delay_ms=0, cleanup=None
-    )
+    """Return the attributes of a message for another queue: without what is about its first push.
+
+    It still depends on what it depended on, all completed: the results of these are what it works with.
+    """
+    plain = replace(found.state.attributes, origin=None, delay_ms=0, cleanup=None)
     return PLAIN if plain == PLAIN else plain
 
 

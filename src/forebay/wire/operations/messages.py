@@ -147,6 +147,7 @@ class Bulk(Filter, tag="BULK", kw_only=True):
     delay_ms: int | None = None
     priority: int | None = None
     to: str | None = None
+    create: bool = False
     dependents: bool = True
     dry_run: bool = False
     limit: int = 10_000
@@ -163,6 +164,7 @@ class Acted(Answer, kw_only=True):
     dry_run: bool
     cursor: str | None
     dependents: int = 0
+    kept: int = 0
 
 
 class Cancel(Request, tag="CANCEL", kw_only=True):
