@@ -377,13 +377,16 @@ def test_the_lease_of_a_queue_counts_when_a_pop_does_not_say(client: Raw, queue:
 
 
 def test_every_queue_is_listed_with_its_counts(client: Raw, queue: str) -> None:
-    push(client, queue, 1, 2, 3)
+    first = push(client, queue, 1, 2, 3)
     client.ask({"cmd": "ACK", "ids": [pop(client, queue)["id"]]})
     pop(client, queue)
     queues = client.ask({"cmd": "QUEUES"})["queues"]
     (found,) = [each for each in queues if each["queue"] == queue]
     counts = NOBODY | {"waiting": 1, "active": 1, "completed": 1}
-    assert found == {"queue": queue, "paused": False, "counts": counts}
+    oldest_at = state(client, first + 2)["created_at"]
+    group = {"group": "default", "counts": counts, "oldest_at": oldest_at}
+    about = {"queue": queue, "paused": False, "counts": counts, "oldest_at": oldest_at}
+    assert found == {**about, "groups": [group]}
     assert [each["queue"] for each in queues] == sorted(each["queue"] for each in queues)
 
 
@@ -417,14 +420,17 @@ def test_the_state_of_a_message_nobody_pushed_is_not_found(client: Raw, queue: s
 
 def test_stats_count_the_messages_of_all_queues() -> None:
     with Server() as server, server.connect() as client:
-        assert client.ask({"cmd": "STATS"}) == {"ok": True, "queues": 0, "counts": NOBODY}
+        assert client.ask({"cmd": "STATS"}) == {"ok": True, "queues": 0, "counts": NOBODY, "groups": []}
         first = push(client, "a", 1, 2, 3)
         push(client, "b", 4, 5)
         client.ask({"cmd": "PUSH", "queue": "b", "payload": 6, "depends_on": [first + 1]})
         client.ask({"cmd": "ACK", "ids": [pop(client, "a")["id"]]})
         pop(client, "b")
         counts = NOBODY | {"waiting": 3, "active": 1, "completed": 1, "parked": 1}
-        assert client.ask({"cmd": "STATS"}) == {"ok": True, "queues": 2, "counts": counts}
+        stats = client.ask({"cmd": "STATS"})
+        (group,) = stats.pop("groups")
+        assert stats == {"ok": True, "queues": 2, "counts": counts, "oldest_at": group["oldest_at"]}
+        assert group == {"group": "default", "counts": counts, "oldest_at": group["oldest_at"]}
 
 
 # Groups.

@@ -160,7 +160,7 @@ MUTANTS: dict[str, Planted] = {
         "first_offset(shard, where)",
         "where.first",
     ),
-    "notes of the next message are shown, too": (notes.of_message, "if about != offset:", "if False:"),
+    "notes of the next message are shown, too": (notes._serials, "if about != offset:", "if False:"),
     "notes are not stored": (
         changes.Changes._seal_notes,
         "puts.append((key, codec.pack_notes(segment, about)))",

@@ -66,8 +66,8 @@ def is_bytes(payload: Any) -> bool:
 def bytes_of(body: Any) -> Any:
     """Decode a payload that was pushed as bytes.
 
-    >>> bytes_of(b'"AP8="')
-    b'\x00\xff'
+    >>> bytes_of(b'"Zm9v"')
+    b'foo'
     """
     try:
         return _bytes(body)
