@@ -14,7 +14,7 @@ import pytest
 from forebay.client.sync.client import SyncClient
 from forebay.client.types import New
 from forebay.core.errors import Invalid
-from forebay.wire.text import ENCODING
+from forebay.wire.text import BASE64, ENCODING
 from tests.client.blocking import Blocking
 
 NOON = datetime.datetime(2026, 11, 17, 12, tzinfo=datetime.UTC)
@@ -232,10 +232,19 @@ def test_bytes_arrive_as_bytes_however_they_are_pushed_and_looked_at(either: Blo
     assert [each.deliveries for each in batch] == [1] * 6
 
 
+def test_a_cron_shows_and_pushes_bytes(either: Blocking, queue: str) -> None:
+    made = either.set_cron(queue, queue, BYTES, every_ms=100, limit=1)
+    assert (made.payload, either.cron(queue).payload) == (BYTES, BYTES)
+    assert either.pop(queue, wait_ms=30_000).payloads == [BYTES]
+
+
 def test_bytes_that_were_replaced_by_something_else_arrive_as_that(either: Blocking, queue: str) -> None:
-    message = either.push(queue, BYTES)
-    either.update(message.id, {"not": "bytes"})
-    assert either.pop(queue).payloads == [{"not": "bytes"}]
+    message = either.push(queue, BYTES, headers={"a": "b"})
+    for payload in ({"not": "bytes"}, "AP8K", BYTES, "abcd", b""):
+        either.update(message.id, payload)
+        assert either.message(message.id).payload == payload
+    batch = either.pop(queue)
+    assert (batch.payloads, batch[0].headers) == ([b""], {"a": "b", ENCODING: BASE64})
 
 
 def test_who_asks_for_a_type_gets_that_type_of_what_was_pushed_as_bytes(either: Blocking, queue: str) -> None:

@@ -100,6 +100,17 @@ def test_what_was_asked_of_a_message_stays_when_it_is_updated() -> None:
     assert core.popped() == []
 
 
+def test_an_update_sets_and_removes_headers_and_leaves_the_others() -> None:
+    core = Core()
+    message = core.push(b"old", headers=(("a", "1"), ("b", "2"), ("c", "3")))
+    core.ask(c.Update("default", message, b"new", (("b", None), ("c", "4"), ("d", "5"))), c.Pushed)
+    core.restart()
+    payload, state = show(core, message)
+    assert payload == b"new"
+    assert dict(state.attributes.headers) == {"a": "1", "c": "4", "d": "5"}
+    refuse(core, c.Update("default", message, b"x", (("e", "x" * 100_000),)), Invalid)
+
+
 def test_what_had_happened_to_a_message_stays_when_it_is_updated() -> None:
     core = Core()
     core.configure(backoff=Backoff("fixed", 1_000))

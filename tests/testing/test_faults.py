@@ -170,6 +170,14 @@ def test_a_push_is_asserted_by_its_payload_a_part_of_it_or_its_call(server: Serv
     server.assert_not_pushed("other")
 
 
+def test_bytes_are_asserted_as_bytes(server: Server) -> None:
+    server.client().push_many("files", [b"\x00\xff", "AP8="])
+    assert server.pushed("files") == [b"\x00\xff", "AP8="]
+    server.assert_pushed("files", bytearray(b"\x00\xff"), times=1)
+    server.assert_pushed("files", "AP8=", times=1)
+    server.assert_not_pushed("files", b"AP8=")
+
+
 def test_a_failed_assertion_shows_what_was_pushed_instead(server: Server) -> None:
     server.client().push("emails", {"to": "bob"})
     server.client().push("letters", 1)

@@ -172,7 +172,7 @@ def delivered(
             run.tags or (),
             run.deliveries,
         )
-        decode = _decoder(kind, run.headers)
+        decode = decoder_of(kind, run.headers)
         for at, payload in enumerate(_payloads(run.payloads)):
             try:
                 value = decode(payload)
@@ -184,7 +184,7 @@ def delivered(
     return found, bad
 
 
-def _decoder(kind: Any, headers: Mapping[str, str] | UnsetType) -> Callable[[Any], Any]:
+def decoder_of(kind: Any, headers: Mapping[str, str] | UnsetType) -> Callable[[Any], Any]:
     """Return what decodes payloads to a type; without one, to bytes if that is what was pushed."""
     if kind is Any and headers and headers.get(ENCODING) == BASE64:
         return bytes_of
@@ -203,7 +203,7 @@ def records(stretch: messages.Stretch, kind: Any) -> list[Record]:
             run.tags or (),
         )
         for run in stretch.runs
-        for decode in (_decoder(kind, run.headers),)
+        for decode in (decoder_of(kind, run.headers),)
         for at, payload in enumerate(_payloads(run.payloads))
     ]
 
@@ -215,7 +215,7 @@ def seen(found: messages.Seen, kind: Any) -> Seen:
         queue=found.queue,
         partition=found.partition,
         offset=found.offset,
-        payload=None if found.damaged else _decoder(kind, found.headers)(found.payload),
+        payload=None if found.damaged else decoder_of(kind, found.headers)(found.payload),
         state=found.state,
         created_at=found.created_at,
         failures=found.failures,
@@ -249,7 +249,7 @@ def cron_of(found: crons.Cron) -> Cron:
     return Cron(
         name=found.name,
         queue=found.queue,
-        payload=decoder()(found.payload),
+        payload=decoder_of(Any, found.headers)(found.payload),
         partition=found.partition,
         schedule=found.schedule,
         every_ms=found.every_ms,

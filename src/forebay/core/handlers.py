@@ -234,9 +234,9 @@ def _update(shard: Shard, command: Update, now: int) -> Pushed:
     notes.check_note(shard.limits, command.payload)
     (message,) = current_ids(shard, [command.id])
     where = require(shard, command.tenant, message)
-    check_update(shard, where, now)
+    check_update(shard, where, now, command.headers)
     durability = reached(where.place.queue, None, shard.reach)
-    return update(shard, where, message, command.payload, durability, now)
+    return update(shard, where, message, command.payload, durability, now, headers=command.headers)
 
 
 def _queues_of(shard: Shard, command: Move, ranges: list[Range], now: int) -> list[Queue]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from forebay.client.payloads import encode
+from forebay.client.payloads import encode, is_bytes
 from forebay.client.tasks.task import Call
 from forebay.client.types import DEFAULT, Seen
 from forebay.core.errors import Invalid, NotFound
@@ -29,7 +29,9 @@ ANYTHING: Any = _Anything()
 
 
 def plain(expected: Any) -> Any:
-    """Return a payload as JSON would return it; for a call, the payload of its job."""
+    """Return a payload as it would be delivered; for a call, the payload of its job."""
+    if is_bytes(expected):
+        return bytes(expected)
     try:
         body = expected.payload() if isinstance(expected, Call) else encode(expected)
     except Invalid:  # it contains an object that compares equal to others, such as ANYTHING

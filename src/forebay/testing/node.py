@@ -8,17 +8,17 @@ import asyncio
 from asyncio import AbstractEventLoop
 from typing import Any
 
-import msgspec
-
 from forebay.broker.committer import outcome_of
 from forebay.broker.node import Node
 from forebay.broker.waiters import Ticket
+from forebay.client.translate import decoder_of
 from forebay.core.api.commands import Reply
 from forebay.core.api.queries import LogSlice, Read
 from forebay.core.bounds import NEVER, Limits
 from forebay.core.engine import Engine
 from forebay.core.errors import ForebayError
 from forebay.core.words import DEFAULT
+from forebay.server.labels import labelled
 from forebay.store.base import Store
 from forebay.testing.clock import Clock
 
@@ -72,7 +72,8 @@ class Ledger:
             self._read[ticket] = reply.next
             for run in reply.runs:
                 found = self._pushed.setdefault(reply.queue.name, [])
-                found += [msgspec.json.decode(bytes(each)) for each in run.payloads()]
+                for _, _, payloads, (headers, _) in labelled(run):
+                    found += map(decoder_of(Any, headers), payloads)
 
     def flush(self) -> None: ...
 

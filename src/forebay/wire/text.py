@@ -15,6 +15,8 @@ from forebay.core.log.bodies import body_slices
 
 ENCODING, BASE64 = "x-forebay-encoding", "base64"
 """Header of a message whose payload is a text that stands for bytes, and what it says: how to decode it."""
+PLAINLY: dict[str, str | None] = {ENCODING: None}
+"""Headers that an update sets by itself: the old payload may have been bytes, the new one is none."""
 DEPTH_MAX = 128
 """Nested arrays and objects in one payload."""
 _ROUNDS = 6

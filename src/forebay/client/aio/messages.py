@@ -459,7 +459,8 @@ class Messages(Asking):
     async def update(self, id: Id, payload: Any) -> Pushed:
         """Replace the payload of a message that waits or is delayed."""
         # Not retried: a second one would append another message.
-        request = messages.Update(id=id, payload=Raw(encode(payload)))
+        body, given = message_of(payload, {})
+        request = messages.Update(id=id, payload=Raw(body), **given)
         return pushed_one(await self._ask(request, again=False), {})
 
     # Progress and logs.

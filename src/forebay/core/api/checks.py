@@ -61,7 +61,7 @@ def check_backoff(backoff: Backoff) -> None:
         raise Invalid("backoff", "of kind list if it has steps")
 
 
-def _check_labels(attributes: Attributes) -> None:
+def check_labels(attributes: Attributes) -> None:
     """Raise unless messages may have these headers and tags."""
     if len(attributes.headers) > HEADERS_MAX:
         raise Invalid("headers", f"at most {HEADERS_MAX}")
@@ -98,7 +98,7 @@ def check_attributes(limits: Limits, attributes: Attributes) -> Attributes:
     if attributes.backoff is not None:
         check_backoff(attributes.backoff)
     if attributes.headers or attributes.tags:
-        _check_labels(attributes)
+        check_labels(attributes)
     if attributes.task:
         check_name("task", attributes.task)
     if attributes.on_failed not in FAILURE_POLICIES:

@@ -272,6 +272,8 @@ class Update(Struct, gc=False):
     tenant: str
     id: int
     payload: bytes
+    headers: tuple[tuple[str, str | None], ...] = ()
+    """Headers to set; None removes one. The others stay."""
 
 
 class Discard(Move, gc=False):

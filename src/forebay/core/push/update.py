@@ -7,6 +7,7 @@ in-line message: its successor goes to the end of the line.
 
 from msgspec.structs import replace
 
+from forebay.core.api.checks import check_labels
 from forebay.core.api.commands import Pushed
 from forebay.core.delivery.cancel import cancel_everywhere
 from forebay.core.errors import Conflict
@@ -25,10 +26,16 @@ from forebay.core.tracks.planning import check_planned, finish_plan
 HAD = "it is being worked on, or is settled or dead; push another message instead"
 
 
-def check_update(shard: Shard, where: Located, now: int) -> None:
-    """Raise if the message was already delivered, settled or cancelled."""
+Headers = tuple[tuple[str, str | None], ...]
+"""Headers to set, or to remove."""
+
+
+def check_update(shard: Shard, where: Located, now: int, headers: Headers = ()) -> None:
+    """Raise if the message was already delivered, settled or cancelled, or can't have these headers."""
     queue, partition, offset = where.place.queue, where.place.partition, where.first
     attributes = logs.attributes_at(partition.log, offset)
+    if headers:
+        check_labels(_with(attributes, headers))
     if partition.parked_over(offset, offset + 1):
         raise Conflict("it waits for other messages; cancel it and push another instead")
     for group in queue.groups.values():
@@ -52,6 +59,7 @@ def update(
     durability: str,
     now: int,
     own: Attributes | None = None,
+    headers: Headers = (),
 ) -> Pushed:
     """Replace a checked message, whose id is ``message``, by a successor.
 
@@ -66,6 +74,7 @@ def update(
     first, created_at = attributes.origin or (message, logs.created_at(partition.log, offset))
     if own is None:
         remains = _remaining(attributes, logs.created_at(partition.log, offset), (first, created_at), now)
+        remains = _with(remains, headers)
     else:
         remains, before = replace(own, origin=(first, created_at)), []
     # The successor's offset is known: nothing else comes between.
@@ -90,6 +99,16 @@ def _remaining(attributes: Attributes, created_at: int, origin: tuple[int, int],
     delay_ms = max(created_at + attributes.delay_ms - now, 0) if attributes.delay_ms else 0
     ttl_ms = created_at + attributes.ttl_ms - now if attributes.ttl_ms else 0
     return replace(attributes, delay_ms=delay_ms, ttl_ms=ttl_ms, origin=origin)
+
+
+def _with(attributes: Attributes, headers: Headers) -> Attributes:
+    """Return attributes with some headers set, or removed."""
+    if not headers:
+        return attributes
+    kept = {**dict(attributes.headers), **dict(headers)}
+    return replace(
+        attributes, headers=tuple((name, value) for name, value in kept.items() if value is not None)
+    )
 
 
 def _go_on(shard: Shard, track: Track, run: Scheduled, offset: int, now: int) -> None:

@@ -6,6 +6,7 @@ from forebay.core.api import commands as core, jobs as job_commands, queries
 from forebay.core.bounds import NEVER
 from forebay.core.errors import Invalid
 from forebay.core.state import Cron as Kept
+from forebay.server.labels import labels
 from forebay.server.operations.carried import Carried, Context
 from forebay.server.operations.push import job_of
 from forebay.wire.operations import crons as wire
@@ -29,6 +30,7 @@ def shown_cron(cron: Kept) -> Cron:
         last_at=cron.last_slot or None,
         next_at=cron.next_at if cron.next_at != NEVER else None,
         error=cron.error or None,
+        headers=labels(cron.attributes)[0],
     )
 
 

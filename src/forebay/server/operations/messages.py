@@ -36,6 +36,7 @@ from forebay.wire.operations.messages import (
 )
 from forebay.wire.operations.pop import Settled
 from forebay.wire.operations.push import Pushed
+from forebay.wire.text import PLAINLY
 from forebay.wire.types import Id
 
 DEPENDENCIES_SHOWN = 1_000
@@ -183,7 +184,8 @@ class Update(Carried, wire.Update):
         return 1, len(self.payload)
 
     def command(self, context: Context) -> core.Command:
-        return core.Update(context.tenant, ids.parse(self.id), bytes(self.payload))
+        headers = {**PLAINLY, **(self.headers or {})}
+        return core.Update(context.tenant, ids.parse(self.id), bytes(self.payload), tuple(headers.items()))
 
     def reply(self, reply: core.Pushed, context: Context) -> Pushed:
         return Pushed(id=shown(reply.first), durability=reply.durability)

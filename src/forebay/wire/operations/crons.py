@@ -1,6 +1,6 @@
 """Crons: messages that are pushed on a schedule."""
 
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
 from forebay.wire.operations.push import Item
@@ -37,6 +37,7 @@ class Cron(Answer, kw_only=True):
     last_at: int | None
     next_at: int | None
     error: str | None
+    headers: dict[str, str] | UnsetType = UNSET
 
 
 class ListCrons(Request, tag="CRONS", kw_only=True):

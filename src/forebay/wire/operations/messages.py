@@ -206,6 +206,7 @@ class Update(Request, tag="UPDATE", kw_only=True):
 
     id: Id
     payload: Raw
+    headers: dict[str, str | None] | None = None
 
 
 class ReadLog(Request, tag="READ", kw_only=True):

@@ -21,6 +21,7 @@ from forebay.server.flashq.command import (
 )
 from forebay.server.flashq.errors import Refused
 from forebay.server.tcp.codec import Ready, Services
+from forebay.wire.text import PLAINLY
 from forebay.wire.types import Id
 
 JOBS_SHOWN = 100
@@ -72,7 +73,7 @@ class UpdateJob(Changing, tag="UPDATEJOB", gc=False, kw_only=True):
         return 1, len(self.data)
 
     def asked(self, caller: Caller) -> core.Command:
-        return core.Update(caller.tenant, self.number, bytes(self.data))
+        return core.Update(caller.tenant, self.number, bytes(self.data), tuple(PLAINLY.items()))
 
 
 class Update(UpdateJob, tag="UPDATE", gc=False, kw_only=True):

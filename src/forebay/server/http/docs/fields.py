@@ -129,6 +129,7 @@ WORDS = {
     "Bulk.delay_ms": "For the action delay.",
     "Bulk.priority": "For the action priority.",
     "dependents": "Whether those that died of requeued messages are parked again.",
+    "Update.headers": "Headers to set; null removes one. The others stay.",
     "Acted.dependents": "Others that died of requeued ones and are parked again.",
     "Acted.kept": "Dead letters that stay: others depend on them, they died of a dependency, or are damaged.",
     "dry_run": "Only count.",
