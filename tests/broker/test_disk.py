@@ -106,6 +106,20 @@ def test_a_warning_says_how_much_is_free_and_how_much_is_needed() -> None:
     assert watch.disk.warning() is None
 
 
+def test_a_disk_that_fills_again_and_again_is_looked_at_by_one_timer() -> None:
+    store = Filling()
+    rig = Rig(store, disk_free_min_bytes=MARK)
+    before = rig.loop.timers()
+    for _ in range(9):
+        rig.node.disk._set_full(True)
+        rig.node.disk._set_full(False)
+    rig.node.disk._set_full(True)
+    rig.loop.run_ready()
+    assert rig.loop.timers() <= before + 1
+    rig.close()
+    assert rig.loop.timers() == 0
+
+
 def test_who_waits_for_a_look_sees_the_disk_as_it_is_now_and_waits_for_no_slow_one() -> None:
     class InThread(Spacious):
         blocking = True

@@ -169,7 +169,8 @@ class Disk:
             self.is_full = is_full
             if is_full:
                 logger.error("%s", self.warning())
-                self._again = self._loop.call_later(AGAIN_S, self._look_again)
+                if self._again is None:  # one is enough, however often it changes
+                    self._again = self._loop.call_later(AGAIN_S, self._look_again)
             else:
                 logger.warning("there is room on the disk again: everything is taken")
             self.on_turn()
