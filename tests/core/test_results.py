@@ -1,5 +1,7 @@
 """Results outlive their messages: they are asked for by id as long as they are kept themselves."""
 
+from itertools import count
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -8,6 +10,7 @@ from forebay.core.delivery import notes
 from forebay.core.errors import NotFound
 from forebay.core.records import keyspace
 from forebay.core.shard.timers import SWEEP_MS
+from forebay.core.structures.table import Table
 from tests.core.harness import Core
 
 HOUR = 3_600_000
@@ -171,6 +174,23 @@ def test_results_that_others_waited_for_are_not_pushed_out_by_newer_ones(
     assert [result_of(core, first + at)[1] for at in range(3)] == [[b"1"], [b"2"], []]
 
 
+@pytest.mark.parametrize(("durability", "kept"), [("fsync", True), ("memory", False)])
+def test_results_in_memory_that_others_waited_for_take_no_more_of_it_than_others(
+    durability: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes, "NOTES_BYTES_MAX", 1_000)
+    core = Core()
+    core.configure(durability=durability)
+    first = core.push(*[b"1"] * 20)
+    waiting_for(core, first, count=20)
+    for at in range(20):
+        core.pop()
+        core.ack(ids=[first + at], results=[b"%0100d" % at])
+        core.commit()
+    assert (result_of(core, first)[1] != []) == kept
+    assert result_of(core, first + 19)[1] == [b"%0100d" % 19]
+
+
 def test_results_that_others_waited_for_are_kept_for_a_week() -> None:
     core = Core()
     core.configure(result_retention_ms=0)
@@ -216,12 +236,38 @@ def test_the_result_of_an_updated_message_that_is_waited_for_is_kept(
 def test_who_is_waited_for_is_found_whatever_the_rows(
     rows: list[tuple[int, int]], data: st.DataObject
 ) -> None:
+    """Also of rows that are gone since, and after a restart."""
     core = Core()
     first = core.push(*[b"1"] * 50)
-    for low, count in rows:
-        waiting_for(core, first + low, count=count)
-    waited = {each for low, count in rows for each in range(low, low + count)}
-    partition = core.engine.queues["default", "q"].partitions["default"]
+    parents = [waiting_for(core, first + low, count=count) for low, count in rows]
+    gone = data.draw(st.sets(st.integers(0, len(rows) - 1))) if rows else set()
+    if data.draw(st.booleans()):
+        core.restart()
+    queue = core.engine.queues["default", "q"]
+    partition = queue.partitions["default"]
+    lost = {parents[each] for each in gone}
+    for row in [row for row in partition.dependents if row[1] in lost]:
+        core.engine.shards[queue.shard].remove_wait(queue, partition, row)
+    left = [row for at, row in enumerate(rows) if at not in gone]
+    waited = {each for low, count in left for each in range(low, low + count)}
     low = data.draw(st.integers(0, 49))
     high = data.draw(st.integers(low + 1, 50))
     assert partition.waited_for(low, high) == {each for each in waited if low <= each < high}
+    assert partition.is_waited_for(low, high) == bool(partition.waited_for(low, high))
+
+
+def test_however_many_wait_for_the_same_messages_they_are_found_in_few_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = Core()
+    first = core.push(*[b"1"] * 8)
+    for _ in range(300):
+        waiting_for(core, first, count=3)
+        waiting_for(core, first + 2, count=1)
+    partition = core.engine.queues["default", "q"].partitions["default"]
+    steps = count()
+    for name in ("above", "below", "since"):
+        step = getattr(Table, name)
+        monkeypatch.setattr(Table, name, lambda *about, step=step: (next(steps), step(*about))[1])
+    assert partition.waited_for(0, 8) == {0, 1, 2}
+    assert next(steps) < 12

@@ -18,7 +18,7 @@ RESULTS_MAX = 100_000
 AWAITED_MAX = 1_000_000
 """Results that a queue keeps because other messages waited for them: the newest. Each takes 40 bytes."""
 AWAITED_BYTES_MAX = 1024 * 1024 * 1024
-"""Bytes of such results."""
+"""Bytes of such results, if they are stored."""
 ATTEMPTS_MAX = 100_000
 """Failed attempts that a group keeps: the newest. One may be that of many messages."""
 ATTEMPTS_SHOWN_MAX = 100

@@ -157,7 +157,7 @@ def newest(notes: Notes, serials: Sequence[int], bytes_max: int) -> list[Note]:
 def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
     """Drop the oldest notes beyond the limits of a queue."""
     log = notes.log
-    count_max, bytes_max = _most(notes)
+    count_max, bytes_max = _most(queue, notes)
     surplus, size = log.end - log.first - count_max, log.size - bytes_max
     before = log.first
     for segment in log.segments:
@@ -170,7 +170,7 @@ def _forget_surplus(shard: Shard, queue: Queue, notes: Notes) -> None:
         forget(shard, queue, notes, before)
 
 
-def _most(notes: Notes) -> tuple[int, int]:
+def _most(queue: Queue, notes: Notes) -> tuple[int, int]:
     """Return how many notes of a kind a queue keeps, and bytes of them."""
     if _is_attempts(notes):
         return ATTEMPTS_MAX, NOTES_BYTES_MAX
@@ -178,7 +178,7 @@ def _most(notes: Notes) -> tuple[int, int]:
         case words.RESULT:
             return RESULTS_MAX, NOTES_BYTES_MAX
         case words.AWAITED:
-            return AWAITED_MAX, AWAITED_BYTES_MAX
+            return AWAITED_MAX, AWAITED_BYTES_MAX if queue.stored else NOTES_BYTES_MAX
     return NOTES_MAX, NOTES_BYTES_MAX
 
 

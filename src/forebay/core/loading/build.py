@@ -118,6 +118,7 @@ def _partition(key: int, packed: PackedPartition, log: Log, found: DecodedRecord
         parked=parked,
         dependents=dependents,
         spans=Table("qQ"),
+        lengths=Table("qqI"),
         met=found.met.get(key, {}),
         led_to={successor: first for first, successor in successors},
         ties=ties,
@@ -134,7 +135,7 @@ def _partition(key: int, packed: PackedPartition, log: Log, found: DecodedRecord
     )
     for first, dependent, count, _ in dependents:
         if count > 1:
-            partition.spans.add((first, dependent))
+            partition.add_span(first, dependent, count)
     for at, ids in partition.taken.values():
         partition.transactions.update((name, (offset, at)) for offset, name in ids)
     return partition

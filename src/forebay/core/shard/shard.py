@@ -269,7 +269,7 @@ class Shard:
         partition.dependents.add((first, dependent, count, waiting))
         partition.links_count += 1
         if count > 1:
-            partition.spans.add((first, dependent))
+            partition.add_span(first, dependent, count)
         since = 0
         notifications = self.notifications.get(partition.key)
         if notifications is not None:
@@ -302,7 +302,7 @@ class Shard:
         partition.dependents.remove(row[0], row[1])
         partition.links_count -= 1
         if row[2] > 1:
-            partition.spans.remove(row[0], row[1])
+            partition.remove_span(row[0], row[1], row[2])
             partition.met.pop((row[0], row[1]), None)
         key = keyspace.dependent_key(queue.prefix, partition.key, row[0], row[1])
         self.changes.put_row(queue, key, None)

@@ -31,6 +31,7 @@ def new_partition(
         parked=Table("qqq"),
         dependents=Table("qQqq"),
         spans=Table("qQ"),
+        lengths=Table("qqI"),
         met={},
         led_to={},
         ties={},

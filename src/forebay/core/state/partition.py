@@ -1,6 +1,6 @@
 """A partition, its retention, and the progress of its messages."""
 
-from itertools import takewhile
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -61,6 +61,8 @@ class Partition(Struct, eq=False, kw_only=True):
     count), at most ``SPAN_MAX`` per row. Each is a record of its own."""
     spans: Table
     """*memory* (first, id of the first dependent) of rows longer than one message."""
+    lengths: Table
+    """*memory* (first, count, number of rows) of such rows: how far they reach, however many there are."""
     met: dict[tuple[int, int], int]
     """Met messages of such a row, by (first, dependent): bit i is set when ``first + i`` is met. Stored in
     the record of the row."""
@@ -116,19 +118,52 @@ class Partition(Struct, eq=False, kw_only=True):
         return found
 
     def waited_for(self, first: int, end: int) -> set[int]:
-        """Return the messages of [first, end) that others wait for; a step for each, however many wait."""
+        """Return the messages of [first, end) that others wait for: a step for each of them, and for each of
+        the ``SPAN_MAX`` before them, however many wait."""
         found: set[int] = set()
-        if not self.dependents.size:
-            return found
-        long = self.spans.since(first) if self.spans.size else ()
-        rows = [next(self.dependents.since(*each)) for each in takewhile(lambda each: each[0] < end, long)]
-        for low, _, count, _ in (*rows, *self.rows_reaching_over(first)):
-            found.update(range(max(low, first), min(low + count, end)))
-        row = next(self.dependents.since(first), None)
-        while row is not None and row[0] < end:
-            found.add(row[0])
-            row = self.dependents.above(row[0])
+        for low, high in self._waited_for(first, end):
+            found.update(range(low, high))
         return found
+
+    def is_waited_for(self, first: int, end: int) -> bool:
+        """Whether others wait for any message of [first, end)."""
+        return next(self._waited_for(first, end), None) is not None
+
+    def _waited_for(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the stretches of [first, end) that others wait for, which may overlap."""
+        if not self.dependents.size:
+            return
+        row = self.dependents.above(first - 1)
+        while row is not None and row[0] < end:
+            yield row[0], row[0] + 1
+            row = self.dependents.above(row[0])
+        reached = first
+        row = self.lengths.above(first - SPAN_MAX) if self.lengths.size else None
+        while row is not None and row[0] < end:
+            longest = self.lengths.below(row[0] + 1)
+            assert longest is not None
+            high = min(longest[0] + longest[1], end)
+            if high > reached:
+                yield max(longest[0], reached), high
+                reached = high
+            row = self.lengths.above(row[0])
+
+    def add_span(self, first: int, dependent: int, count: int) -> None:
+        """Index a row of dependents longer than one message."""
+        self.spans.add((first, dependent))
+        self._count_span(first, count, 1)
+
+    def remove_span(self, first: int, dependent: int, count: int) -> None:
+        self.spans.remove(first, dependent)
+        self._count_span(first, count, -1)
+
+    def _count_span(self, first: int, count: int, change: int) -> None:
+        known = self.lengths.upto(first, count)
+        if known is not None and known[:2] == (first, count):
+            self.lengths.remove(first, count)
+            change += known[2]
+        if change:
+            self.lengths.add((first, count, change))
 
     def rows_reaching_over(self, offset: int) -> list[tuple[int, ...]]:
         """Return the rows of dependents that start before an offset and reach over it."""
