@@ -277,4 +277,4 @@ def test_what_needs_a_server_says_so_and_behind_the_block_all_is_as_before(app: 
     with inline(app), pytest.raises(Unsupported, match="Server"):
         app.client.pop("tests")
     assert app.backend is backend
-    assert app._client is None
+    assert not app._clients

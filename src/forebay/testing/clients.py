@@ -92,8 +92,8 @@ class Everywhere:
     def __contains__(self, loop: Any) -> bool:
         return True
 
-    def get(self, loop: Any) -> InlineClient:
-        return self._client
+    def get(self, loop: Any) -> dict[bool, InlineClient]:
+        return dict.fromkeys((False, True), self._client)
 
     def pop(self, loop: Any, default: Any = None) -> Any:
         return default

@@ -277,13 +277,13 @@ def inline(*apps: App, raises: bool = True, retries: bool = False) -> Iterator[I
     ``retries=True`` a task that failed is tried again at once, as often as it may be.
     """
     ran = Inline(apps, raises=raises, retries=retries)
-    before = [(app, app.backend, app._client, app._aclients) for app in apps]
+    before = [(app, app.backend, app._clients, app._aclients) for app in apps]
     for app in apps:
         app.backend = ran
-        app._client = cast(Any, InlineSyncClient(ran))
+        app._clients = cast(Any, dict.fromkeys((False, True), InlineSyncClient(ran)))
         app._aclients = cast(Any, Everywhere(InlineClient(ran)))
     try:
         yield ran
     finally:
-        for app, backend, client, aclients in before:
-            app.backend, app._client, app._aclients = backend, client, aclients
+        for app, backend, clients, aclients in before:
+            app.backend, app._clients, app._aclients = backend, clients, aclients

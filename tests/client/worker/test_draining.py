@@ -260,7 +260,7 @@ def test_what_could_not_be_given_back_is_not_settled_with_the_rest_of_its_lease(
             async with Way(server.tcp) as way:
                 app.server = way.address
                 loop = asyncio.get_running_loop()
-                app._aclients[loop] = Client(way.address, retry_s=0.2)
+                app._aclients[loop] = {True: Client(way.address, retry_s=0.2)}
                 worker = Worker(app, concurrency=1, prefetch=2, lease_ms=20_000)
                 running = asyncio.create_task(worker.run())
                 await until(lambda: begun and worker._ready)

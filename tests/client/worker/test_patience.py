@@ -162,6 +162,56 @@ def test_what_a_worker_runs_keeps_its_patience(simulated: Simulated) -> None:
     simulated.play(life())
 
 
+def test_a_look_of_a_web_page_beside_a_worker_gives_up_soon_and_one_in_a_job_does_not(
+    simulated: Simulated,
+) -> None:
+    async def life() -> None:
+        async with Way(simulated.address) as way:
+            app = App("both", server=way.address)
+            seen: list[float] = []
+
+            @app.task
+            async def looking() -> None:
+                way.refuses = True
+                way.cut()
+                seen.append(await _until_given_up(app.job(1).astate))
+                way.refuses = False
+
+            await looking.apush()
+            async with working(app):
+                while not seen:
+                    await asyncio.sleep(1)
+                way.refuses = True
+                way.cut()
+                assert await _until_given_up(app.job(1).astate) <= PUSH_RETRY_S
+                way.refuses = False
+            assert PUSH_RETRY_S < seen[0] <= CLIENT_RETRY_S
+
+    simulated.play(life())
+
+
+def test_a_page_that_streams_goes_on_after_a_restart_of_the_server(simulated: Simulated) -> None:
+    async def life() -> None:
+        async with Way(simulated.address) as way:
+            app = App("films", server=way.address)
+            task = _task(app)
+            job = await task.options(delay_ms=30_000).apush()
+
+            async def states() -> list[str]:
+                return [update.state async for update in job.aupdates()]
+
+            streaming = asyncio.create_task(states())
+            await asyncio.sleep(5)
+            way.refuses = True
+            way.cut()
+            await asyncio.sleep(8)
+            way.refuses = False
+            async with working(app):
+                assert (await streaming)[-1] == "completed"
+
+    simulated.play(life())
+
+
 def test_a_push_that_is_told_to_be_quick_comes_through_when_there_is_a_server(simulated: Simulated) -> None:
     app = simulated.app()
     job = _task(app)

@@ -132,9 +132,10 @@ class App:
         self.stop_hooks: list[Hook] = []
         self.backend = Backend()
         self._lock = threading.Lock()
-        self._client: SyncClient | None = None
+        self._clients: dict[bool, SyncClient] = {}
+        """One that is patient, and one that is not."""
         self._later: Later | None = None
-        self._aclients: weakref.WeakKeyDictionary[Any, Client] = weakref.WeakKeyDictionary()
+        self._aclients: weakref.WeakKeyDictionary[Any, dict[bool, Client]] = weakref.WeakKeyDictionary()
         _apps.add(self)
 
     # Clients.
@@ -142,25 +143,33 @@ class App:
     @property
     def client(self) -> SyncClient:
         """The blocking client of the app's server, created on first use."""
-        with self._lock:
-            if self._client is None:
-                self._client = SyncClient(self.server, **self._patience())
-            return self._client
+        return self._client(is_patient=is_in_worker.get())
 
     @property
     def aclient(self) -> Client:
         """The client for the running event loop: each loop has its own."""
+        return self._aclient(is_patient=is_in_worker.get())
+
+    def _client(self, *, is_patient: bool) -> SyncClient:
+        with self._lock:
+            if is_patient not in self._clients:
+                self._clients[is_patient] = SyncClient(self.server, **self._patience(is_patient))
+            return self._clients[is_patient]
+
+    def _aclient(self, *, is_patient: bool) -> Client:
         loop = asyncio.get_running_loop()
-        found = self._aclients.get(loop)
-        if found is None:
+        mine = self._aclients.get(loop)
+        if mine is None:
             for other in [each for each in self._aclients if each.is_closed()]:
                 del self._aclients[other]
-            found = self._aclients[loop] = Client(self.server, **self._patience())
-        return found
+            mine = self._aclients[loop] = {}
+        if is_patient not in mine:
+            mine[is_patient] = Client(self.server, **self._patience(is_patient))
+        return mine[is_patient]
 
-    def _patience(self) -> dict[str, float]:
+    def _patience(self, is_patient: bool) -> dict[str, float]:
         """Return how patient a client is: a worker outlasts a restart, a web page does not wait."""
-        usual = (CLIENT_TIMEOUT_S, CLIENT_RETRY_S) if is_in_worker.get() else (PUSH_TIMEOUT_S, PUSH_RETRY_S)
+        usual = (CLIENT_TIMEOUT_S, CLIENT_RETRY_S) if is_patient else (PUSH_TIMEOUT_S, PUSH_RETRY_S)
         return {
             "timeout_s": usual[0] if self.timeout_s is None else self.timeout_s,
             "retry_s": usual[1] if self.retry_s is None else self.retry_s,
@@ -193,20 +202,20 @@ class App:
         return asyncio.get_running_loop() in self._aclients
 
     def close(self) -> None:
-        """Push what ``push_later`` buffered, for 5 s at most, and close the blocking client."""
+        """Push what ``push_later`` buffered, for 5 s at most, and close the blocking clients."""
         self._flush()
         with self._lock:
-            if self._client is not None:
-                self._client.close()
-            self._client = None
+            clients, self._clients = self._clients, {}
+        for each in clients.values():
+            each.close()
 
     async def aclose(self) -> None:
         """Push what ``push_later`` buffered, for 5 s at most, and close this event loop's client."""
         await self._aclose()
 
     async def _aclose(self, flush_s: float | None = None) -> None:
-        client = self._aclients.pop(asyncio.get_running_loop(), None)
-        closing = [] if client is None else [client.close()]
+        clients = self._aclients.pop(asyncio.get_running_loop(), {})
+        closing = [each.close() for each in clients.values()]
         if self._later is not None:
             closing.append(asyncio.to_thread(self._flush, flush_s))
         await asyncio.gather(*closing)

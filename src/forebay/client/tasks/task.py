@@ -132,12 +132,12 @@ class Job(Generic[R]):
 
         The last one has the result, which is of the same type as that of ``result``.
         """
-        found = self._app.client.updates(self.id, type=_decoded_as(type))
+        found = self._app._client(is_patient=True).updates(self.id, type=_decoded_as(type))
         return (self._with_result(each, type) for each in found)
 
     def aupdates(self, *, type: Any = _AS_ANNOTATED) -> AsyncIterator[Update]:
         """Like ``updates``, for ``async for``."""
-        found = self._app.aclient.updates(self.id, type=_decoded_as(type))
+        found = self._app._aclient(is_patient=True).updates(self.id, type=_decoded_as(type))
         return (self._with_result(each, type) async for each in found)
 
     def cancel(self) -> None:
