@@ -302,7 +302,7 @@ def test_dead_letters_that_others_depend_on_are_not_moved(
     done = cli("dead", "move", queue, "--to", to, "--create")
     assert done.out == f"moved to {to}: 3 dead letters of {queue}\n"
     assert done.err == (
-        "1 dead letter stay: others depend on them, they died of a dependency, or they are damaged; "
+        f"not moved: 1 dead letter with dependencies, depended on, damaged, or not taken by {to}; "
         "requeue or purge them\n"
     )
     assert client.dead(queue).total == 1

@@ -7,7 +7,7 @@ import pytest
 
 from forebay.client.sync.client import SyncClient
 from forebay.client.types import Batch, New, PushedMany
-from forebay.core.errors import Conflict, ForebayError, Invalid, NotFound
+from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from forebay.store.rocksdb.offline import restore
 from tests.client.blocking import Blocking
 from tests.client.conftest import Dial
@@ -330,6 +330,22 @@ def test_what_is_asked_by_hand_is_what_the_wire_says(client: Blocking, queue: st
     assert client.ask("POP", queue=queue, count=1, wait_ms=0, from_="all")["messages"][0]["payload"] == 1
     with pytest.raises(ForebayError):
         client.ask("PUSH", queue=queue)
+
+
+def test_a_move_that_ends_in_an_error_says_how_many_were_moved(
+    dial: Dial, server: Server, queue: str
+) -> None:
+    client = dial(server.tcp, retry_s=0)
+    to = f"{queue}-small"
+    client.configure(to, max_size=2, ordering="partition")
+    client.configure(queue, max_attempts=1)
+    for priority in (5, 0, 0, 0):  # a strict queue takes no priorities: so they are moved one by one
+        client.push(queue, 1, priority=priority)
+        client.nack(client.pop(queue))
+    with pytest.raises(Busy) as refused:
+        client.move_dead(queue, to)
+    assert refused.value.__notes__ == ["2 were done before that; the others are as they were"]
+    assert client.dead(queue).total == 2
 
 
 @pytest.mark.parametrize("of", [{"error": ""}, {"task": None}, {"error": None, "task": None}, {"text": ""}])

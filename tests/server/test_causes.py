@@ -84,6 +84,38 @@ def test_a_move_that_its_queue_does_not_take_moves_nothing(client: Raw, queue: s
     assert dead(client, queue) == 4
 
 
+def die(client: Raw, queue: str, *priorities: int) -> None:
+    client.ask({"cmd": "QUEUE", "queue": queue, "options": {"max_attempts": 1}})
+    for priority in priorities:
+        client.ask({"cmd": "PUSH", "queue": queue, "payload": priority, "priority": priority})
+        lease = client.ask({"cmd": "POP", "queue": queue})["lease"]
+        client.ask({"cmd": "NACK", "lease": lease, "error": "ill"})
+
+
+def test_a_move_keeps_what_the_other_queue_does_not_take(client: Raw, queue: str) -> None:
+    to, source = f"{queue}-strict", f"{queue}-mixed"
+    client.ask({"cmd": "QUEUE", "queue": to, "options": {"ordering": "partition"}})
+    die(client, source, 0, 5)
+    done = client.ask({"cmd": "BULK", "queue": source, "action": "move", "to": to})
+    assert (done["matched"], done["count"], done["kept"], done["cursor"]) == (2, 1, 1, None)
+    refused = client.ask({"cmd": "BULK", "queue": source, "action": "move", "to": to})
+    assert refused["error"]["code"] == "invalid"
+    assert refused["error"]["message"].startswith("to must be a queue that takes them: priority must be ")
+
+
+def test_a_move_that_fills_the_other_queue_says_how_many_were_moved(client: Raw, queue: str) -> None:
+    to, source = f"{queue}-small", f"{queue}-mixed"
+    client.ask({"cmd": "QUEUE", "queue": to, "options": {"ordering": "partition", "max_size": 2}})
+    die(client, source, 5, 0, 0, 0)
+    request = {"cmd": "BULK", "queue": source, "action": "move", "to": to}
+    done = client.ask(request)
+    assert (done["matched"], done["count"], done["cursor"] is None) == (2, 2, False)
+    assert client.ask({**request, "cursor": done["cursor"]})["error"]["code"] == "busy"
+    assert dead(client, source) == 2
+    complete(client, to)
+    assert client.ask({**request, "cursor": done["cursor"]})["count"] == 1
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_move_to_a_mistyped_queue_names_the_one_that_may_be_meant(
     client: Raw, queue: str, dry_run: bool
@@ -120,15 +152,15 @@ def test_a_move_keeps_what_others_depend_on_and_what_died_of_a_dependency(
     assert client.ask({"cmd": "STATE", "id": parent})["state"] == "waiting"
 
 
-def test_a_moved_message_still_depends_on_what_was_completed(client: Raw, queue: str) -> None:
+def test_a_move_keeps_what_has_dependencies_even_if_they_are_completed(client: Raw, queue: str) -> None:
     child = client.ask({"cmd": "PUSH", "queue": f"{queue}-c", "payload": "child"})["id"]
     client.ask({"cmd": "PUSH", "queue": queue, "payload": "parent", "depends_on": [child], "task": "sum"})
     complete(client, f"{queue}-c")
     lease = client.ask({"cmd": "POP", "queue": queue, "wait_ms": 10_000})["lease"]
     client.ask({"cmd": "NACK", "lease": lease, "error": "ill"})
-    assert bulk(client, queue, "move", to=f"{queue}-to", create=True, task="sum") == (1, 1)
-    (moved,) = client.ask({"cmd": "BROWSE", "queue": f"{queue}-to"})["messages"]
-    assert (moved["state"], moved["depends_on"]) == ("waiting", [child])
+    done = client.ask({"cmd": "BULK", "queue": queue, "action": "move", "to": f"{queue}-to", "create": True})
+    assert (done["matched"], done["count"], done["kept"]) == (5, 4, 1)
+    assert dead(client, queue) == 1
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def move(
 ) -> int:
     """Push dead letters to another queue: all that match.
 
-    Those that others depend on, or that died of a dependency, stay.
+    Those with dependencies, or that others depend on, stay.
     """
     with connected(server) as client:
         moved = client.move_dead(queue, to, create=create, group=group, dry_run=dry_run, **_given(of))
@@ -216,8 +216,8 @@ def move(
         return DONE if moved.count else NOTHING
     code = _print(moved, queue, f"moved to {to}:", dry_run, as_json)
     if moved.kept:
-        why = "others depend on them, they died of a dependency, or they are damaged"
-        note(f"{counted(moved.kept, 'dead letter')} stay: {why}; requeue or purge them")
+        why = f"with dependencies, depended on, damaged, or not taken by {to}"
+        note(f"not moved: {counted(moved.kept, 'dead letter')} {why}; requeue or purge them")
     return code
 
 

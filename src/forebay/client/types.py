@@ -155,7 +155,7 @@ class Moved(Settled, frozen=True):
     """How many dead letters were moved to another queue."""
 
     kept: int
-    """Those that match and stay: others depend on them, they died of a dependency, or they are damaged."""
+    """Those that match and stay: they have dependencies, are depended on, damaged, or not taken."""
 
 
 class Extended(Struct, frozen=True):

@@ -88,7 +88,7 @@ def _check_dead(shard: Shard, command: Purge) -> None:
     for track, run, low, high in parts if command.unless_bound else ():
         if dead_letters.is_bound(track, run, low, high):
             which = id_at(track.partition, low)
-            raise Conflict(f"message {which}, or one after it, died of a dependency or others depend on it")
+            raise Conflict(f"message {which}, or one after it, has dependencies or others depend on it")
 
 
 def _leased(shard: Shard, command: Settle) -> Iterator[tuple[Lease, int, int, int]]:

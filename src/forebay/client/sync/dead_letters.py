@@ -16,7 +16,7 @@ from forebay.client.types import (
     Requeued,
     Settled,
 )
-from forebay.core.errors import Invalid
+from forebay.core.errors import ForebayError, Invalid
 from forebay.core.words import DEFAULT
 from forebay.wire.operations import dead_letters, messages, notes
 
@@ -119,9 +119,8 @@ class DeadLetters(Asking):
     ) -> Moved:
         """Push dead letters to another queue and drop them here: those that match, or all of them.
 
-        They keep payload, partition, priority, limits, headers, tags and task, and get new ids. Those that
-        others depend on, or that died of a dependency, stay. The other queue must exist, unless ``create``
-        is True.
+        They keep payload, partition, priority, limits, headers, tags and task, and get new ids. Those with
+        dependencies, or that others depend on, stay. The other queue must exist, unless ``create`` is True.
         """
         more = {"to": to, "create": create, "dry_run": dry_run, "group": group}
         done = self._matching("move", queue, None, of, **more)
@@ -140,7 +139,12 @@ class DeadLetters(Asking):
             request = messages.Bulk(
                 queue=queue, state="dead", action=action, cursor=all_done.cursor, **filter_of(of), **fields
             )
-            done: messages.Acted = self._ask(request)
+            try:
+                done: messages.Acted = self._ask(request)
+            except ForebayError as error:
+                if all_done.count:
+                    error.add_note(f"{all_done.count} were done before that; the others are as they were")
+                raise
             all_done.matched += done.matched
             all_done.count += done.matched - done.kept if done.dry_run else done.count
             all_done.dependents += done.dependents

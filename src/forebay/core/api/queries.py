@@ -494,7 +494,7 @@ class StateFound(Struct, gc=False):
     parent: int | None = None
     """Id of the first message that waits for it."""
     bound: bool = False
-    """Whether it is dead, and others depend on it or it died of a dependency."""
+    """Whether it is dead, and has dependencies or others depend on it."""
 
 
 class CronList(Query, gc=False):

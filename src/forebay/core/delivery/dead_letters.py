@@ -8,9 +8,10 @@ from forebay.core.bounds import Limits, check_name
 from forebay.core.delivery.cancel import check_ids
 from forebay.core.errors import Conflict, NotFound
 from forebay.core.ids import ranges
+from forebay.core.log import log as logs
 from forebay.core.shard.addresses import locate, split
 from forebay.core.shard.shard import Shard
-from forebay.core.state import BY_ITSELF, LOST, Dead, Group, Queue, Track
+from forebay.core.state import LOST, Dead, Group, Queue, Track
 from forebay.core.tracks.dead_letters import cut_dead, dead_over
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.words import DEFAULT, DISCARDED
@@ -77,11 +78,12 @@ def meant(
 
 
 def is_bound(track: Track, run: Dead, low: int, high: int) -> bool:
-    """Whether others depend on dead letters [low, high) of a run, or they died of a dependency: no copy of
-    them can stand for that."""
-    if run.unmet not in (BY_ITSELF, 0):
+    """Whether dead letters [low, high) of a run have dependencies, or others depend on them: a copy of them
+    would have neither."""
+    partition = track.partition
+    if any(stretch.attributes.depends_on for stretch in logs.stretches(partition.log, low, high)):
         return True
-    return track.group.name == DEFAULT and bool(track.partition.waited_for(low, high))
+    return track.group.name == DEFAULT and partition.is_waited_for(low, high)
 
 
 def _all(group: Group | None, command: Requeue | Purge) -> Iterator[Part]:

@@ -12,6 +12,7 @@ from forebay.core.api.queries import Shown, ShownAll, Spot
 from forebay.core.bounds import DELAY_MS_MAX, PRIORITY_MAX, SHOWN_MAX, check_range
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
 from forebay.core.state import PLAIN, Attributes
+from forebay.core.words import FAIL
 from forebay.server.cursors import EFFORT, cursor_of, holds, parse_cursor
 from forebay.server.operations.carried import Carried, Context, ask
 from forebay.server.operations.messages import seen
@@ -19,6 +20,8 @@ from forebay.server.tcp.codec import Services
 from forebay.wire.operations import messages as wire
 from forebay.wire.operations.messages import ACTIONS, Acted, Browsed
 
+PUSHED = "ops[0]."
+"""How a transaction names the fields of its push."""
 STEPS_MAX = 100
 """Pages that one search, or one bulk action, scans before it returns a cursor."""
 
@@ -32,6 +35,8 @@ class Changed(Struct):
     count: int = 0
     dependents: int = 0
     kept: int = 0
+    is_whole: bool = True
+    """Whether all of them were tried."""
 
 
 class Filter(Carried, wire.Filter):
@@ -154,13 +159,17 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
                     # Create the group first: in a group that does not exist yet, nothing can be cancelled.
                     await ask(services, core.GroupPut(context.tenant, self.queue, self.group))
                 acted = await self._act(services, context, meant[:left])
-                done.count += acted.count
-                done.dependents += acted.dependents
-                done.kept += acted.kept
-            except Busy:
+            except ForebayError:
                 if not done.count:
                     raise
-                break  # the cursor continues with the rest
+                break  # the cursor continues with this page: it tells of the error
+            done.count += acted.count
+            done.dependents += acted.dependents
+            if not acted.is_whole:
+                done.matched += acted.count
+                after = spot_of(meant[0])  # the cursor continues with what is left of this page
+                break
+            done.kept += acted.kept
             done.matched += len(meant[:left])
             after = spot_of(meant[left]) if len(meant) > left else reply.next
             if after is None or done.matched >= self.limit:
@@ -217,12 +226,13 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
                 raise
 
     async def _move_all(self, services: Services, tenant: str, meant: list[Shown]) -> Changed:
-        """Move a page; if another client was faster with some of it, the others one by one."""
+        """Move a page; if that is refused because of some of it, the others one by one."""
         free = [each for each in meant if not each.state.bound and each.segment.present]
-        done, problem = Changed(kept=len(meant) - len(free)), None
+        done = Changed(kept=len(meant) - len(free))
+        problem: ForebayError | None = None
         if not free or self.dry_run:
             return done
-        with suppress(Conflict, NotFound):
+        with suppress(Conflict, Invalid, NotFound):
             await self._move(services, tenant, free)
             done.count = len(free)
             return done
@@ -231,7 +241,15 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
                 await self._move(services, tenant, [each])
                 done.count += 1
             except (Conflict, NotFound) as error:
-                problem = error
+                problem = error  # another client was faster
+            except Invalid as error:
+                problem = error  # the other queue does not take it
+                done.kept += 1
+            except Busy:
+                if not done.count:
+                    raise
+                done.is_whole = False
+                return done
         if problem is not None and not done.count:
             raise problem
         return done
@@ -249,7 +267,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
         try:
             await ask(services, core.Transact(tenant, [PushJobs(tenant, self.to, jobs), purge]))
         except Invalid as error:
-            raise Invalid("to", f"a queue that takes them: {error}") from None
+            raise Invalid("to", f"a queue that takes them: {str(error).removeprefix(PUSHED)}") from None
         except ForebayError as error:  # as the request names it, not as an operation of a transaction
             error.message = error.message.removeprefix(f"{error.place}: ")
             error.place = "to" if error.place == "ops[0]" else ""
@@ -257,11 +275,8 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
 
 
 def _again(found: Shown) -> Attributes:
-    """Return the attributes of a message for another queue: without what is about its first push.
-
-    It still depends on what it depended on, all completed: the results of these are what it works with.
-    """
-    plain = replace(found.state.attributes, origin=None, delay_ms=0, cleanup=None)
+    """Return the attributes of a message for another queue: without what is about its first push."""
+    plain = replace(found.state.attributes, origin=None, on_failed=FAIL, delay_ms=0, cleanup=None)
     return PLAIN if plain == PLAIN else plain
 
 
