@@ -770,6 +770,30 @@ def test_a_worker_with_slow_jobs_leaves_the_others_to_other_workers(app: App) ->
     play(life())
 
 
+@pytest.mark.parametrize("prefetch", [None, 0, 2])
+@pytest.mark.parametrize("concurrency", [2, 3, 16])
+def test_jobs_that_come_one_by_one_run_at_once_as_long_as_there_is_a_free_slot(
+    simulated: Simulated, concurrency: int, prefetch: int | None
+) -> None:
+    app = simulated.app()
+
+    @app.task
+    async def long() -> None:
+        await asyncio.sleep(60)
+
+    async def life() -> None:
+        async with working(app, concurrency=concurrency, prefetch=prefetch):
+            jobs = []
+            for _ in range(concurrency):
+                jobs.append(await long.apush())
+                await asyncio.sleep(1)
+            assert [await job.astate() for job in jobs] == ["active"] * concurrency
+            for job in jobs:
+                await job.aresult(wait_s=90)
+
+    simulated.play(life())
+
+
 def test_threads_run_side_by_side(app: App) -> None:
     meet = threading.Barrier(8, timeout=PATIENCE_S)
 

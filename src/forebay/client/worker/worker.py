@@ -322,7 +322,7 @@ class Worker:
         before, looked_at = self._done, self._loop.time()
         most = await self._most(queue)
         while True:
-            room = self._ahead() + len(self._idle) - len(self._ready)
+            room = self._room()
             # Wait until half of the prefetch is used up: small pops would cost a round trip for a few jobs
             # each.
             if room < 1 or 2 * room < self._ahead():
@@ -386,6 +386,10 @@ class Worker:
             raise
         return sent_at
 
+    def _room(self) -> int:
+        """Return for how many jobs more there is room. Woken runners count: each will take one."""
+        return self._ahead() + len(self._idle) + self._woken - len(self._ready)
+
     def _ahead(self) -> int:
         """Return how many jobs to prefetch beyond those that run."""
         if self._prefetch is not None:
@@ -396,9 +400,8 @@ class Worker:
         """Queue messages for the runners, and release those for which there is no room any more."""
         lease = self._holding.take(messages, sent_at)
         self._tells_jobs = logger.isEnabledFor(logging.DEBUG)
-        # The pop was sized when it was sent, up to 20 s ago. Woken runners count: each will take a job.
-        room = self._ahead() + len(self._idle) + self._woken - len(self._ready)
-        taken, surplus = messages[: max(room, 0)], messages[max(room, 0) :]
+        room = max(self._room(), 0)  # the pop was sized when it was sent, up to 20 s ago
+        taken, surplus = messages[:room], messages[room:]
         self._ready.extend([(lease, each) for each in taken])
         wanted = len(taken)
         while wanted and self._idle:
