@@ -9,6 +9,7 @@ import pytest
 
 from forebay.client.errors import Disconnected
 from forebay.client.tasks.app import App
+from forebay.client.tasks.flow import chain
 from forebay.core.errors import Busy, Conflict
 from forebay.testing.server import Server
 
@@ -168,6 +169,56 @@ def test_a_push_is_asserted_by_its_payload_a_part_of_it_or_its_call(server: Serv
     server.assert_pushed("tests", send.call("ada"))
     server.assert_not_pushed("tests", send.call("bob"))
     server.assert_not_pushed("other")
+
+
+def test_a_call_is_asserted_however_its_arguments_were_given_and_with_some_that_do_not_matter(
+    server: Server,
+) -> None:
+    app = App("tests")
+
+    @app.task
+    def locate(at: tuple[int, int], *more: str, scale: int = 1, **tags: str) -> None: ...
+
+    @app.task
+    def tell(place: str, how: str) -> None: ...
+
+    server.attach(app)
+    chain(locate.call((1, 2), "a", scale=3, b="c"), tell.then("loudly")).push()
+    server.client().push("tests", {"task": "locate", "args": []})
+    for call in (
+        locate,
+        locate.call((1, 2), "a", scale=3, b="c"),
+        locate.call(ANY, "a", scale=3, b="c"),
+        locate.call((1, ANY), ANY, scale=3, b=ANY),
+        tell.then("loudly"),
+        tell.then(ANY),
+    ):
+        server.assert_pushed("tests", call)
+        with pytest.raises(AssertionError):
+            server.assert_not_pushed("tests", call)
+    for call in (locate.call((1, 2), "a", scale=4, b=ANY), locate.call(at=(1, 2)), tell.then(how="softly")):
+        server.assert_not_pushed("tests", call)
+    with pytest.raises(AssertionError, match=r"^locate\(\(1, 3\), scale=<ANY>\) was to be pushed"):
+        server.assert_pushed("tests", locate.call((1, 3), scale=ANY))
+    locate.push(at=(5, 6), scale=1)
+    server.assert_pushed("tests", locate.call((5, 6)), times=1)
+
+
+def test_what_push_later_buffered_is_there_before_a_look_and_before_a_jump(server: Server) -> None:
+    app = App("tests")
+
+    @app.task(retry=1)
+    def send(to: str) -> None:
+        raise ValueError(to)
+
+    server.attach(app)
+    for number in range(20):
+        send.push_later("ada")
+        assert len(server.left("tests")) == number + 1
+    send.options(delay_ms=2_000).push_later("bob")
+    server.jump(seconds=2)
+    assert server.work(app) == 21
+    assert len(server.dead("tests")) == 21
 
 
 def test_bytes_are_asserted_as_bytes(server: Server) -> None:

@@ -1,11 +1,13 @@
 """Assertions about a server: which messages were pushed, are left, or are dead."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from forebay.client.payloads import encode, is_bytes
-from forebay.client.tasks.task import Call
+from forebay.client.tasks.call import Work
+from forebay.client.tasks.task import Call, Task
 from forebay.client.types import DEFAULT, Seen
 from forebay.core.errors import Invalid, NotFound
 from forebay.testing.server_thread import Life
@@ -29,14 +31,53 @@ ANYTHING: Any = _Anything()
 
 
 def plain(expected: Any) -> Any:
-    """Return a payload as it would be delivered; for a call, the payload of its job."""
+    """Return a payload as it would be delivered, around what compares equal to others, such as ANYTHING."""
     if is_bytes(expected):
         return bytes(expected)
     try:
-        body = expected.payload() if isinstance(expected, Call) else encode(expected)
-    except Invalid:  # it contains an object that compares equal to others, such as ANYTHING
+        return msgspec.json.decode(encode(expected))
+    except Invalid:
+        if isinstance(expected, Mapping):
+            return {name: plain(value) for name, value in expected.items()}
+        if isinstance(expected, list | tuple):
+            return list(map(plain, expected))
         return expected
-    return msgspec.json.decode(body)
+
+
+class Wanted:
+    """A payload that is expected: as it is, or as any call of a task, or as a call with these arguments."""
+
+    def __init__(self, expected: Any) -> None:
+        self._call = expected if isinstance(expected, Call) else None
+        self._task = expected if isinstance(expected, Task) else expected.task if self._call else None
+        self._wanted = plain(
+            _given(self._call, self._call.args, self._call.kwargs) if self._call else expected
+        )
+
+    def is_met_by(self, payload: Any) -> bool:
+        if self._task is None:
+            return bool(self._wanted == payload)
+        try:
+            work = msgspec.convert(payload, Work)
+            if work.task != self._task.name:
+                return False
+            return self._call is None or self._wanted == plain(_given(self._call, work.args, work.kwargs))
+        except (msgspec.ValidationError, TypeError):
+            return False  # it is no call, or one that does not fit the function
+
+    def __repr__(self) -> str:
+        if self._task is None:
+            return repr(self._wanted)
+        if self._call is None:
+            return self._task.name
+        by_name = (f"{name}={value!r}" for name, value in self._call.kwargs.items())
+        return f"{self._task.name}({', '.join([*map(repr, self._call.args), *by_name])})"
+
+
+def _given(call: Call[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return arguments by name, so that it does not matter how they were given; without the first, which is a
+    result of another call, if that is to come."""
+    return (args, kwargs) if call.takes_result else call.task.signature.bound(args, kwargs)
 
 
 def shown(payloads: list[Any]) -> str:
@@ -55,10 +96,10 @@ class Checks(Life):
         return self._call(lambda: self._ledger.of(queue))
 
     def assert_pushed(self, queue: str, payload: Any = ANYTHING, *, times: int | None = None) -> None:
-        """Assert that a payload, or the call of a task, was pushed: at least once, or so many times."""
+        """Assert that a payload, a call of a task (or any), was pushed: at least once, or so many times."""
         __tracebackhide__ = True
-        wanted, found = plain(payload), self.pushed(queue)
-        count = sum(wanted == each for each in found)
+        wanted, found = Wanted(payload), self.pushed(queue)
+        count = sum(map(wanted.is_met_by, found))
         if count == times or (times is None and count):
             return
         asked = "it was not" if times is None else f"{_times(count)}, not {_times(times)}"
@@ -69,8 +110,8 @@ class Checks(Life):
     def assert_not_pushed(self, queue: str, payload: Any = ANYTHING) -> None:
         """Assert that a payload was never pushed; without one, that nothing was."""
         __tracebackhide__ = True
-        wanted, found = plain(payload), self.pushed(queue)
-        if any(wanted == each for each in found):
+        wanted, found = Wanted(payload), self.pushed(queue)
+        if any(map(wanted.is_met_by, found)):
             raise AssertionError(f"{wanted!r} was pushed to {queue!r}. {self._instead(queue, found)}")
 
     def _instead(self, queue: str, found: list[Any]) -> str:
@@ -80,6 +121,7 @@ class Checks(Life):
 
     def left(self, queue: str, *, group: str = DEFAULT) -> list[Seen]:
         """Return the unsettled messages: waiting, delayed, parked or leased."""
+        self._settle()
         found: list[Seen] = []
         try:
             for state in LEFT:
@@ -98,6 +140,7 @@ class Checks(Life):
 
     def dead(self, queue: str, *, group: str = DEFAULT) -> list[Seen]:
         """Return the dead letters of a queue, each with its ``payload`` and its ``error``."""
+        self._settle()
         found: list[Seen] = []
         try:
             while page := self._mine.dead(queue, group=group, limit=PAGE, skip=len(found)).messages:

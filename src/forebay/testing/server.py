@@ -63,9 +63,13 @@ class Server(Checks):
             app.server = self.tcp
 
     def _settle(self) -> None:
-        for app, _ in self._were_at:
-            app._flush()  # what ``push_later`` buffered was pushed, too, as far as a test is concerned
+        self._flush_later()
         super()._settle()
+
+    def _flush_later(self) -> None:
+        """Push what ``push_later`` buffered: as far as a test is concerned, it was pushed."""
+        for app, _ in self._were_at:
+            app._flush()
 
     # Time.
 
@@ -99,6 +103,7 @@ class Server(Checks):
         time. With ``wait=False`` time passes while they run, and their leases may expire.
         """
         length = span(days=days, hours=hours, minutes=minutes, seconds=seconds, ms=ms)
+        self._flush_later()
         end = self._clock.now() + length
         while True:
             if wait:
