@@ -326,6 +326,42 @@ def test_crons_are_declared_when_a_worker_starts_and_removed_when_they_are_not_a
     play(life())
 
 
+def test_an_old_worker_that_starts_leaves_the_crons_of_tasks_that_a_newer_one_knows(
+    app: App, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = App(app.name, server=server.tcp, queue=app.queue)
+    for each in (app, old):
+        each.task(name="tick", cron="0 3 * * *")(lambda: None)
+    app.task(name="tock", cron="0 4 * * *")(lambda: None)
+    app.cron(app.tasks["tick"].call(), every_ms=3_600_000, name="often")
+
+    async def names() -> list[str]:
+        crons = await old.aclient.crons()
+        return [each.name.split(":")[1] for each in crons if each.name.startswith(f"{app.name}:")]
+
+    async def life() -> None:
+        async with working(app, name=f"{app.name}-new"):
+            await until_known(old, f"{app.name}-new")
+            async with working(old):
+                while await names() != ["tick", "tock"]:
+                    await asyncio.sleep(0.01)
+        said = [each.getMessage() for each in caplog.records if "is not in this code" in each.getMessage()]
+        assert said == [
+            f"the cron {app.name}:often is not in this code any more: it is deleted",
+            f"the cron {app.name}:tock is not in this code: it stays, as {app.name}-new knows it",
+        ]
+        await old.declare()
+        assert await names() == ["tick"]
+        await old.aclose()
+
+    play(life())
+
+
+async def until_known(app: App, name: str) -> None:
+    while name not in [each.name for each in await app.aclient.workers()]:
+        await asyncio.sleep(0.01)
+
+
 def test_an_app_has_no_colon_in_its_name_because_those_of_its_crons_begin_with_it() -> None:
     with pytest.raises(Invalid, match="colons"):
         App("one:two")

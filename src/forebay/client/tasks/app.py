@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import logging
 import os
 import threading
 import weakref
@@ -19,7 +20,7 @@ from forebay.client.payloads import Encoded
 from forebay.client.sync.client import SyncClient
 from forebay.client.tasks.task import Call, Decorator, Given, Job, Retry, Task
 from forebay.client.translate import options_of
-from forebay.client.types import Pushed
+from forebay.client.types import Cron, Pushed
 from forebay.core.errors import Invalid
 from forebay.wire.operations.flows import FlowPushed, PushFlow
 
@@ -30,6 +31,7 @@ VERSION_CHARS_MAX = 100
 CLIENT_TIMEOUT_S, CLIENT_RETRY_S = 30.0, 10.0
 PUSH_TIMEOUT_S, PUSH_RETRY_S = 3.0, 2.0
 """Of pushes, if the app does not say: somebody waits for the page that makes them."""
+logger = logging.getLogger("forebay.worker")
 is_in_worker: contextvars.ContextVar[bool] = contextvars.ContextVar("forebay.is_in_worker", default=False)
 """Whether this code runs in a worker: there nobody waits, and a push is as patient as any request."""
 RATES = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -383,7 +385,11 @@ class App:
         return Job(self, Pushed(id, ""))
 
     async def declare(self) -> None:
-        """Set the declared queue options and crons on the server, and delete crons no longer declared."""
+        """Set the declared queue options and crons on the server, and delete crons no longer declared.
+
+        A cron of a task that this code does not know stays while another worker knows it: as in a rolling
+        deploy, that one's code is newer.
+        """
         client = self.aclient
         for queue in {task.queue for task in self.tasks.values()} | self.queue_options.keys():
             await client.configure(queue, **self.queue_options.get(queue, {}))
@@ -392,9 +398,20 @@ class App:
             await client.set_cron(
                 name, cron.call.task.queue, Encoded(cron.call.payload()), **cron.fields, **message
             )
-        for each in await client.crons():
-            if each.name.startswith(f"{self.name}:") and each.name not in self.crons:
-                await client.delete_cron(each.name)
+        others = [each for each in await client.crons() if self._may_delete(each)]
+        workers = await client.workers() if others else []
+        for other in others:
+            task = other.payload.get("task") if isinstance(other.payload, dict) else None
+            knows = next((each.name for each in workers if task in each.tasks and each.state != "gone"), None)
+            if knows is not None and task not in self.tasks:
+                logger.warning("the cron %s is not in this code: it stays, as %s knows it", other.name, knows)
+            else:
+                logger.warning("the cron %s is not in this code any more: it is deleted", other.name)
+                await client.delete_cron(other.name)
+
+    def _may_delete(self, cron: Cron) -> bool:
+        """Whether a cron is the app's, and not declared."""
+        return cron.name.startswith(f"{self.name}:") and cron.name not in self.crons
 
 
 _apps: "weakref.WeakSet[App]" = weakref.WeakSet()
