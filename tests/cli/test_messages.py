@@ -3,6 +3,7 @@
 import pytest
 
 from forebay.client.sync.client import SyncClient
+from forebay.client.types import New
 from tests.cli.running import Run
 
 
@@ -288,6 +289,37 @@ def test_dead_letters_are_moved_to_another_queue(
     moved = client.pop(to, 9)
     assert moved.payloads == ["timed out after 3 s", "timed out after 4 s"]
     assert cli("dead", "move", queue, "--to", to, "--task", "none").code == 4
+
+
+def test_a_requeue_and_its_dry_run_say_what_stays_because_a_dependency_is_gone(
+    cli: Run, client: SyncClient, queue: str
+) -> None:
+    child = client.push(f"{queue}-children", 1, max_attempts=1).id
+    client.push(queue, 2, depends_on=[child], task="sum")
+    client.nack(client.pop(f"{queue}-children"), error="ill")
+    client.purge_dead(f"{queue}-children")
+    client.push(queue, 3, max_attempts=1, task="sum")
+    client.nack(client.pop(queue), error="ill")
+    why = "1 dead letter left: a message they depend on was cancelled or purged, or has expired\n"
+    for matching in ((), ("--task", "sum")):
+        dry = cli("dead", "requeue", queue, "--dry-run", *matching)
+        assert (dry.code, dry.out, dry.err) == (0, f"would have requeued 1 dead letter of {queue}\n", why)
+    done = cli("dead", "requeue", queue, "--task", "sum")
+    assert (done.code, done.out, done.err) == (0, f"requeued 1 dead letter of {queue}\n", why)
+    again = cli("dead", "requeue", queue, "--task", "sum", "--json")
+    assert again.code == 4
+    assert again.out == '{"count":0,"refused":[],"dry_run":false,"dependents":0,"left":1}\n'
+
+
+def test_a_dry_run_counts_all_dead_letters_however_many(cli: Run, client: SyncClient, queue: str) -> None:
+    client.configure(queue, max_attempts=1)
+    for at in range(5):
+        client.push_many(queue, [New(number, {"task": f"t{number % 2}"}) for number in range(500)])
+        client.nack(client.pop(queue, 500), error=f"ill {at}")
+    for action in ("requeue", "purge"):
+        dry = cli("dead", action, queue, "--dry-run")
+        assert dry.out.endswith(f"d 2,500 dead letters of {queue}\n")
+    assert client.dead(queue).total == 2_500
 
 
 def test_dead_letters_that_others_depend_on_are_not_moved(

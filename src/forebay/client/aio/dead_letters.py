@@ -80,10 +80,10 @@ class DeadLetters(Asking):
         What died of a dependency waits again until all its dependencies are completed. So do those that died
         of these, unless ``dependents`` is False.
         """
-        if of:
+        if of or (dry_run and ids is None):
             more = {"dry_run": dry_run, "dependents": dependents, "group": group}
             done = await self._matching("requeue", queue, ids, of, **more)
-            return Requeued(done.count, [], done.dependents)
+            return Requeued(done.count, [], done.dependents, done.kept)
         given = None if ids is None else list(ids)
         request = dead_letters.RequeueDead(
             queue=queue, ids=given, group=group, dry_run=dry_run, dependents=dependents
@@ -100,7 +100,7 @@ class DeadLetters(Asking):
         **of: Unpack[DeadFilter],
     ) -> Settled:
         """Drop dead letters for good: these, those that match, or all of them."""
-        if of:
+        if of or (dry_run and ids is None):
             done = await self._matching("purge", queue, ids, of, dry_run=dry_run, group=group)
             return Settled(done.count, [])
         given = None if ids is None else list(ids)

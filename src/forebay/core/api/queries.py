@@ -495,6 +495,8 @@ class StateFound(Struct, gc=False):
     """Id of the first message that waits for it."""
     bound: bool = False
     """Whether it is dead, and has dependencies or others depend on it."""
+    lost: bool = False
+    """Whether it is dead, and what it depends on can't be completed any more."""
 
 
 class CronList(Query, gc=False):

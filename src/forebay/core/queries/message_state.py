@@ -15,7 +15,7 @@ from forebay.core.log import log as logs
 from forebay.core.log.numbers import end_of
 from forebay.core.shard.addresses import NOT_KEPT, Located, current_ids, first_offset, locate, require
 from forebay.core.shard.shard import Shard
-from forebay.core.state import Dead, Lease, LeaseRun, Partition, Scheduled, Track, priority_of
+from forebay.core.state import LOST, Dead, Lease, LeaseRun, Partition, Scheduled, Track, priority_of
 from forebay.core.tracks.dead_letters import dead_over
 from forebay.core.tracks.dropped import is_dropped
 from forebay.core.tracks.leased import leased_runs
@@ -205,7 +205,7 @@ def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: in
             _show_waiting(track, found, run.due_at, now)
         else:
             found.state, found.ended_at, found.leased_at = "dead", run.dead_at, run.leased_at or None
-            found.bound = is_bound(track, run, offset, offset + 1)
+            found.bound, found.lost = is_bound(track, run, offset, offset + 1), run.unmet == LOST
     elif ended is not None:
         found.state, found.ended_at = STATE_OF[ended[0]], ended[1] or None
     elif is_in(shard, track, SCHEDULED, offset):  # not planned yet, so it has no run

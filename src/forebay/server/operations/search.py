@@ -184,15 +184,22 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
         tenant = context.tenant
         if self.action == "move":
             return await self._move_all(services, tenant, meant)
-        if not meant or (self.dry_run and self.action != "requeue"):
+        if self.action == "requeue":
+            return await self._requeue(services, tenant, meant)
+        if not meant or self.dry_run:
             return Changed()
         if self.action != "cancel":
-            done = await _do(services, self._command(tenant, [each.state.id for each in meant]))
-            return Changed(0 if self.dry_run else done.count, done.dependents)
+            return await _do(services, self._command(tenant, [each.state.id for each in meant]))
         parked = [each.state.id for each in meant if each.state.state == "parked"]  # in every group
         others = [each.state.id for each in meant if each.state.state != "parked"]
         count = (await _do(services, core.Cancel(tenant, parked))).count if parked else 0
         return Changed(count + ((await _do(services, self._command(tenant, others))).count if others else 0))
+
+    async def _requeue(self, services: Services, tenant: str, meant: list[Shown]) -> Changed:
+        """Requeue a page, but for what depends on a message that can't be completed any more."""
+        ids = [each.state.id for each in meant if not each.state.lost]
+        done = await _do(services, self._command(tenant, ids)) if ids else Changed()
+        return Changed(0 if self.dry_run else done.count, done.dependents, len(meant) - len(ids))
 
     def _command(self, tenant: str, messages: list[int]) -> core.Command:
         """Return the command that applies the action to some messages."""

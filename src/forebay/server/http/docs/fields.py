@@ -131,7 +131,7 @@ WORDS = {
     "dependents": "Whether those that died of requeued messages are parked again.",
     "Update.headers": "Headers to set; null removes one. The others stay.",
     "Acted.dependents": "Others that died of requeued ones and are parked again.",
-    "Acted.kept": "Dead letters that stay: they have dependencies, are depended on, damaged or not taken.",
+    "Acted.kept": "Dead letters that stay: see the action move; for requeue: what they depend on is gone.",
     "dry_run": "Only count.",
     "matched": "How many messages matched.",
     "done": "Whether it has ended.",
