@@ -311,6 +311,19 @@ def test_a_requeue_and_its_dry_run_say_what_stays_because_a_dependency_is_gone(
     assert again.out == '{"count":0,"refused":[],"dry_run":false,"dependents":0,"left":1}\n'
 
 
+def test_a_parked_message_is_shown_with_what_it_waits_for_the_dead_first(
+    cli: Run, client: SyncClient, queue: str
+) -> None:
+    children = client.push_many(f"{queue}-children", range(23), max_attempts=1).ids
+    parent = client.push(queue, "sum", depends_on=children, on_failed="wait").id
+    client.ack(client.pop(f"{queue}-children"))
+    client.nack(client.pop(f"{queue}-children"), error="ill")
+    line = next(each for each in cli("message", str(parent)).out.splitlines() if each.startswith("waits for"))
+    shown = line.removeprefix("waits for").strip().split(", ")
+    assert shown[:2] == [f"{children[1]} (dead)", f"{children[2]} (waiting)"]
+    assert (len(shown), shown[-1]) == (21, "and 2 more")
+
+
 def test_a_dry_run_counts_all_dead_letters_however_many(cli: Run, client: SyncClient, queue: str) -> None:
     client.configure(queue, max_attempts=1)
     for at in range(5):

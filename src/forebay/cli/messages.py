@@ -41,6 +41,8 @@ STATES = (
 )
 
 
+WAITS_SHOWN_MAX = 20
+"""Dependencies that are shown with a message that waits for them."""
 WHERE_ANY = ("TASK", "HOLDER")
 """Columns of a table of messages that are left out if none of them has anything there."""
 
@@ -148,6 +150,7 @@ def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -
         "job id": seen.job_id,
         "unique key": seen.unique_key,
         "depends on": seen.depends_on,
+        "waits for": _waits_for(client, seen),
         "payload": "damaged" if seen.payload is None else one_line(seen.payload),
         "progress": noted.progress and f"{noted.progress.progress} % {noted.progress.message or ''}",
         "result": noted.result and one_line(noted.result),
@@ -163,6 +166,20 @@ def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -
         )
         for text in (attempt.traceback or "").splitlines():
             print(f"  {clean(text)}")
+
+
+def _waits_for(client: "SyncClient", seen: Seen) -> list[str]:
+    """Return what a parked message waits for, with the state of each: dead ones, which wait for a requeue,
+    come first."""
+    if seen.state != "parked":
+        return []
+    children = [
+        each for each in client.ask("CHILDREN", id=seen.id)["children"] if each["state"] != "completed"
+    ]
+    children.sort(key=lambda each: each["state"] != "dead")
+    found = [f"{each['id']} ({each['state']})" for each in children[:WAITS_SHOWN_MAX]]
+    more = len(children) - len(found)
+    return [*found, f"and {more} more"] if more else found
 
 
 def print_messages(found: list[Seen], as_json: bool) -> None:

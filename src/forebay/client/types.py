@@ -148,7 +148,7 @@ class Requeued(Settled, frozen=True):
     dependents: int
     """Dead letters besides that died of these and are parked again, in any queue; up to 1,000 are counted."""
     left: int = 0
-    """Of all that were meant, unless by their ids: those that can't be, because what they depend on is gone."""
+    """Of all that were meant, not by their ids: those that can't be, as what they depend on is gone."""
 
 
 class Moved(Settled, frozen=True):

@@ -172,7 +172,12 @@ def _decoded_as(type: Any) -> Any:
 
 def _returned(result: Result) -> Any:
     if not result.done:
-        raise NotDone(f"job {result.id} is {result.state}; wait longer for it")
+        why = (
+            "it waits for others: forebay message shows which"
+            if result.state == "parked"
+            else "wait longer for it"
+        )
+        raise NotDone(f"job {result.id} is {result.state}; {why}")
     if result.state != "completed":
         why = f": {result.error}" if result.error else ""
         raise Failed(f"job {result.id} is {result.state}{why}")
