@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from inspect import formatannotation
 from math import isfinite
 from typing import Any, get_origin
 
@@ -124,8 +125,7 @@ def result_as(kind: Any, body: msgspec.Raw, id: int) -> Any:
     except Invalid:
         raise  # no result could be of this type
     except Exception as error:
-        name = getattr(kind, "__name__", None) or str(kind)
-        raise Invalid("result", f"of type {name}; that of {id} is not: {error}") from error
+        raise Invalid("result", f"of type {formatannotation(kind)}; that of {id} is not: {error}") from error
 
 
 @lru_cache(maxsize=1_000)

@@ -132,6 +132,8 @@ def test_a_result_of_another_type_says_what_it_was_to_be_and_how_to_get_it() -> 
     assert job.result(type=str) == "no page"
     with pytest.raises(Invalid, match=rf"of type int; that of {job.id} is not: Expected `int`, got `str`"):
         job.result(type=int)
+    with pytest.raises(Invalid, match=r"of type list\[int\]; that of"):
+        job.result(type=list[int])
     with pytest.raises(Invalid, match="of type int"):
         list(job.updates(type=int))
     assert job.state() == "completed"
