@@ -315,7 +315,7 @@ def test_a_parked_message_is_shown_with_what_it_waits_for_the_dead_first(
     cli: Run, client: SyncClient, queue: str
 ) -> None:
     children = client.push_many(f"{queue}-children", range(23), max_attempts=1).ids
-    parent = client.push(queue, "sum", depends_on=children, on_failed="wait").id
+    parent = client.push(queue, "sum", depends_on=[*children], on_failed="wait").id
     client.ack(client.pop(f"{queue}-children"))
     client.nack(client.pop(f"{queue}-children"), error="ill")
     line = next(each for each in cli("message", str(parent)).out.splitlines() if each.startswith("waits for"))

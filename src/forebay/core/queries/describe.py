@@ -88,12 +88,23 @@ def paused(queue: Queue, now: int) -> Paused:
 
 
 def queue_counts(queue: Queue, now: int) -> QueueCounts:
-    """Return the groups of a queue, and the counts in the one that stands for it."""
+    """Return the groups of a queue, and the counts in the one that stands for it.
+
+    Beside others, ``default`` is among them before its first pop, too, if there is anything for it: jobs
+    whose worker was never started must be seen, whoever else reads them.
+    """
+    if len(queue.groups) == 1 and DEFAULT in queue.groups:  # most often
+        lead = group(queue, queue.groups[DEFAULT], now)
+        return QueueCounts(queue.name, lead.counts, queue.paused_until > now, lead.oldest_at, [lead])
     groups = [group(queue, each, now) for each in queue.groups.values()]
     name = leading(queue, groups)
-    lead = next((each for each in groups if each.name == name), None)
-    if lead is None:
-        lead = GroupFound(name, counts(queue, None, now), oldest_at(queue, None, now))
+    if DEFAULT not in queue.groups:
+        unread = GroupFound(DEFAULT, counts(queue, None, now), oldest_at(queue, None, now))
+        if not groups:
+            return QueueCounts(queue.name, unread.counts, queue.paused_until > now, unread.oldest_at, groups)
+        if unread.counts != Counts():
+            groups.append(unread)
+    lead = next(each for each in groups if each.name == name)
     return QueueCounts(queue.name, lead.counts, queue.paused_until > now, lead.oldest_at, groups)
 
 
