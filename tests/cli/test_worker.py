@@ -52,7 +52,27 @@ def test_a_worker_runs_tasks_until_it_is_told_to_stop(
     assert done.stdout == "42\n"
     assert process.returncode == 0
     messages = [json.loads(line)["message"] for line in logged.splitlines()]
-    assert f"working on {queue}, 2 at once" in messages
+    assert f"working on {queue} at {server.tcp}, 2 at once" in messages
+
+
+def test_the_address_of_an_app_comes_before_that_of_the_environment(
+    server: Server, client: SyncClient, queue: str, tmp_path: Path
+) -> None:
+    app = APP.format(queue=queue).replace("App(", f"App(server={server.tcp!r}, name=")
+    (tmp_path / "there.py").write_text(app)
+    logs = ["--log-format", "json", "--log-level", "info"]
+    with subprocess.Popen(
+        command("worker", "there:app", *logs),
+        cwd=tmp_path,
+        env=environment(FOREBAY_SERVER="127.0.0.1:1"),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        said = json.loads(process.stderr.readline())["message"]
+        os.kill(process.pid, signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert said == f"working on {queue} at {server.tcp}, 16 at once"
 
 
 @pytest.mark.parametrize("name", ["missing:app", "shop:missing", "shop:other"])

@@ -10,6 +10,7 @@ import pytest
 from forebay.client.errors import Disconnected
 from forebay.client.tasks.app import App
 from forebay.client.tasks.flow import chain
+from forebay.client.worker.current import current
 from forebay.core.errors import Busy, Conflict
 from forebay.testing.server import Server
 
@@ -202,6 +203,27 @@ def test_a_call_is_asserted_however_its_arguments_were_given_and_with_some_that_
         server.assert_pushed("tests", locate.call((1, 3), scale=ANY))
     locate.push(at=(5, 6), scale=1)
     server.assert_pushed("tests", locate.call((5, 6)), times=1)
+
+
+def test_a_job_whose_lines_are_refused_goes_on_and_one_warning_says_so(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("tests")
+
+    @app.task(retry=1)
+    def render(film: str) -> str:
+        with server.failing():
+            current().log("begun")
+            current().log("done")
+        return film
+
+    caplog.set_level(logging.WARNING, "forebay.worker")
+    server.attach(app)
+    jobs = [render.push("a"), render.push("b")]
+    assert server.work(app) == 2
+    assert [job.result() for job in jobs] == ["a", "b"]
+    told = [each.getMessage() for each in caplog.records if "are dropped" in each.getMessage()]
+    assert len(told) == 1
 
 
 def test_what_push_later_buffered_is_there_before_a_look_and_before_a_jump(server: Server) -> None:

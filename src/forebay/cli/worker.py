@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from forebay.cli.commands import Command, finds_server
 from forebay.cli.errors import DONE
@@ -43,6 +44,8 @@ def worker(target: str, queues: str | None, log_format: str, log_level: str, **g
 
     set_up_logs(log_level, log_format)
     names = [each.strip() for each in queues.split(",") if each.strip()] if queues else None
+    if click.get_current_context().get_parameter_source("server") is ParameterSource.ENVIRONMENT:
+        del given["server"]  # as for its pushes, the app's own address comes first
     settings = {name: value for name, value in given.items() if value is not None}
     run_worker(target, queues=names, **settings)
     return DONE

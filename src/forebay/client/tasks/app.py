@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import logging
+import math
 import os
 import threading
 import weakref
@@ -133,6 +134,8 @@ class App:
         self.start_hooks: list[Hook] = []
         self.stop_hooks: list[Hook] = []
         self.backend = Backend()
+        self.dropped_lines_at = -math.inf
+        """When a warning last told that lines of jobs' logs are dropped."""
         self._lock = threading.Lock()
         self._clients: dict[bool, SyncClient] = {}
         """One that is patient, and one that is not."""

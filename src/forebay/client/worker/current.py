@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,12 +11,18 @@ from forebay.client.aio.client import Client
 from forebay.client.tasks.task import Task
 from forebay.client.types import Message
 from forebay.client.worker.progress import Reports
-from forebay.core.errors import Conflict, ForebayError, NotFound
+from forebay.core.errors import Busy, Conflict, ForebayError, NotFound
 
 CANCELLED, LOST, STOPPED = "cancelled", "lost", "stopped"
 """Why a run is interrupted: the job was cancelled, its lease expired, or the worker stops."""
 
+DROPPED_S = 60.0
+"""Least interval of warnings that lines are dropped."""
+
 _current: contextvars.ContextVar["Run"] = contextvars.ContextVar("forebay.run")
+
+
+logger = logging.getLogger("forebay.worker")
 
 
 class Run:
@@ -88,8 +96,14 @@ class Run:
         self._block(self.aprogress(percent, message))
 
     async def alog(self, line: str, *, level: str = "info") -> None:
-        """Add a line to the job's log."""
-        await self._client.log(self.id, line, level=level)
+        """Add a line to the job's log. It is dropped, with a warning, while the server takes none."""
+        try:
+            await self._client.log(self.id, line, level=level)
+        except Busy as error:  # as on a full disk: no reason for the job to fail
+            app, now = self.task.app, time.monotonic()
+            if now - app.dropped_lines_at >= DROPPED_S:
+                app.dropped_lines_at = now
+                logger.warning("lines that jobs log are dropped: %s", error)
 
     def log(self, line: str, *, level: str = "info") -> None:
         """Add a line to the job's log from a function that runs in a thread."""

@@ -1,8 +1,10 @@
 """Lines of the worker's log about jobs: each has the job's task, id, queue and attempt as fields."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
+from forebay.client.address import shown
 from forebay.client.tasks.task import RetryLater
 from forebay.client.types import Message
 from forebay.client.worker.current import Run
@@ -12,6 +14,10 @@ logger = logging.getLogger("forebay.worker")
 
 def fields_of(message: Message, task: str) -> dict[str, Any]:
     return {"task": task, "id": message.id, "queue": message.queue, "attempt": message.failures + 1}
+
+
+def tell_working(queues: Sequence[str], server: str, concurrency: int) -> None:
+    logger.info("working on %s at %s, %d at once", ", ".join(queues), shown(server), concurrency)
 
 
 def tell_start(message: Message, task: str) -> None:

@@ -28,7 +28,7 @@ from forebay.client.worker.beats import About, Beats, name_of
 from forebay.client.worker.current import CANCELLED, LOST, STOPPED, Run, forgive
 from forebay.client.worker.ending import DRAIN_S, INTERRUPTED_S, LAST_S, RELEASE_S, flush_s
 from forebay.client.worker.failures import kind_of, said, told, trace_of
-from forebay.client.worker.job_log import fields_of, tell_end, tell_failure, tell_start
+from forebay.client.worker.job_log import fields_of, tell_end, tell_failure, tell_start, tell_working
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
 from forebay.client.worker.pipe import Raised
 from forebay.client.worker.results import arguments
@@ -153,7 +153,7 @@ class Worker:
         for _ in range(self._concurrency):
             self._start_runner()
         self._working.set()
-        logger.info("working on %s, %d at once", ", ".join(self.queues), self._concurrency)
+        tell_working(self.queues, self._client.server, self._concurrency)
         stopped = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait([stopped, *served, *poppers], return_when=asyncio.FIRST_COMPLETED)
@@ -323,8 +323,7 @@ class Worker:
         most = await self._most(queue)
         while True:
             room = self._room()
-            # Wait until half of the prefetch is used up: small pops would cost a round trip for a few jobs
-            # each.
+            # Wait until half of the prefetch is used up: small pops would cost a round trip each.
             if room < 1 or 2 * room < self._ahead():
                 self._more.clear()
                 await self._more.wait()
