@@ -269,6 +269,33 @@ def test_a_message_on_an_island_can_be_updated() -> None:
     assert [(each.first, bytes(p)) for each in reply.deliveries for p in each.payloads()] == [(far, b"new")]
 
 
+def test_what_is_merged_and_carved_before_one_commit_is_kept() -> None:
+    """The merge replaces the segment whose place the carving gives back to what is still wanted."""
+    core = Core()
+    core.configure(completed_retention_ms=0)
+    core.push(*padded(*[f"a{at}" for at in range(10)]))
+    core.commit()
+    far = core.push(*padded("far"), delay_ms=DAY_MS)
+    core.commit()
+    for name in ("b", "c", "d"):
+        core.push(*padded(*[f"{name}{at}" for at in range(10)]))
+        core.commit()
+    queue, partition = queue_of(core), partition_of(core)
+    core.engine.shards[queue.shard].changes.to_merge[partition.key] = (queue, partition)
+    merge = core.engine.plan_merge(2)
+    assert merge is not None
+    bodies = [bytes(each.body or b"") for each in merge.parts]
+    core.ack(core.pop(99).lease)
+    core.commit()
+    assert core.engine.apply_merge(merge, merges.join(merge, bodies))
+    core.engine.tick(core.now + SWEEP_MS)
+    assert shape(core)[0] == [(0, 21)]
+    assert carved(core) is not None
+    core.restart()
+    assert (10, 11) in shape(core)[0]
+    assert show(core, far) == padded("far")[0]
+
+
 def test_a_new_group_begins_where_the_log_does() -> None:
     core, far = with_delayed()
     swept(core)

@@ -189,10 +189,10 @@ def apply(shard: Shard, carving: Carving, carved: list[Carved], now: int) -> boo
         for part in parts:
             assert part.body is not None
             shard.changes.put_body((keyspace.body_key(prefix, part.body_name), part.body))
-            shard.changes.put((keyspace.header_key(prefix, key, part.base), codec.pack_header(part)))
+            shard.changes.put_row(queue, keyspace.header_key(prefix, key, part.base), codec.pack_header(part))
             shard.changes.sealed.append((partition.log, part))
         shard.changes.deletes.append(keyspace.body_key(prefix, island.body_name))
         if parts[0].base != island.base:
-            shard.changes.deletes.append(keyspace.header_key(prefix, key, island.base))
+            shard.changes.put_row(queue, keyspace.header_key(prefix, key, island.base), None)
     shard.changes.touch()
     return True

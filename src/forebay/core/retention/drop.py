@@ -86,17 +86,18 @@ def _delete(shard: Shard, queue: Queue, partition: Partition, gone: list[Segment
     reached = -1
     for segment in gone:
         if segment.base != reached:
-            _delete_headers(shard, headers)
+            _delete_headers(shard, queue, headers)
             headers = []
         headers.append(keyspace.header_key(queue.prefix, partition.key, segment.base))
         reached = segment.end
-    _delete_headers(shard, headers)
+    _delete_headers(shard, queue, headers)
     shard.changes.deletes += [keyspace.body_key(queue.prefix, segment.body_name) for segment in gone]
 
 
-def _delete_headers(shard: Shard, headers: list[bytes]) -> None:
+def _delete_headers(shard: Shard, queue: Queue, headers: list[bytes]) -> None:
     """Delete adjacent headers."""
     if len(headers) < RANGE_MIN:
-        shard.changes.deletes += headers
+        for key in headers:
+            shard.changes.put_row(queue, key, None)
     else:
         shard.changes.ranges.append((headers[0], headers[-1] + b"\0"))

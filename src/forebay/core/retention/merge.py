@@ -163,8 +163,9 @@ def apply(shard: Shard, merge: Merge, joined: Joined) -> Segment | None:
     if queue.stored:
         prefix, key = queue.prefix, partition.key
         shard.changes.put_body((keyspace.body_key(prefix, merged.body_name), joined.body))
-        shard.changes.put((keyspace.header_key(prefix, key, merged.base), codec.pack_header(merged)))
-        shard.changes.deletes += [keyspace.header_key(prefix, key, each.base) for each in parts[1:]]
+        shard.changes.put_row(queue, keyspace.header_key(prefix, key, merged.base), codec.pack_header(merged))
+        for each in parts[1:]:
+            shard.changes.put_row(queue, keyspace.header_key(prefix, key, each.base), None)
         shard.changes.deletes += [keyspace.body_key(prefix, each.body_name) for each in parts]
         shard.changes.sealed.append((partition.log, merged))
     return merged
