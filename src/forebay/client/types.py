@@ -206,7 +206,7 @@ class QueueSummary(Struct, frozen=True):
     """A queue, its messages by state, when the oldest of those that wait was pushed, and its groups.
 
     The counts are those of the group ``default``; where only others read, of that for which most waits.
-    ``groups`` has ``default`` then, too, if anything waits for it.
+    ``oldest_at`` is the earliest of all then; ``groups`` has ``default``, too, if anything waits for it.
     """
 
     queue: str

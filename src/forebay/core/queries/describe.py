@@ -55,7 +55,8 @@ def leading(queue: Queue, groups: Iterable[GroupFound]) -> str:
     """Return the name of the group that stands for a queue, as if that had no others.
 
     It is ``default``, which need not exist. Where only others read, nothing waits for ``default``: then it is
-    the one of them for which most waits.
+    the one of them for which most waits. (The oldest message is that of any of them: a reader that is stuck
+    must show, however little waits for it.)
     """
     if DEFAULT in queue.groups or not queue.groups:
         return DEFAULT
@@ -93,19 +94,19 @@ def queue_counts(queue: Queue, now: int) -> QueueCounts:
     Beside others, ``default`` is among them before its first pop, too, if there is anything for it: jobs
     whose worker was never started must be seen, whoever else reads them.
     """
-    if len(queue.groups) == 1 and DEFAULT in queue.groups:  # most often
-        lead = group(queue, queue.groups[DEFAULT], now)
-        return QueueCounts(queue.name, lead.counts, queue.paused_until > now, lead.oldest_at, [lead])
     groups = [group(queue, each, now) for each in queue.groups.values()]
-    name = leading(queue, groups)
-    if DEFAULT not in queue.groups:
-        unread = GroupFound(DEFAULT, counts(queue, None, now), oldest_at(queue, None, now))
-        if not groups:
-            return QueueCounts(queue.name, unread.counts, queue.paused_until > now, unread.oldest_at, groups)
-        if unread.counts != Counts():
-            groups.append(unread)
+    is_paused = queue.paused_until > now
+    if DEFAULT in queue.groups:
+        lead = groups[0] if len(groups) == 1 else next(each for each in groups if each.name == DEFAULT)
+        return QueueCounts(queue.name, lead.counts, is_paused, lead.oldest_at, groups)
+    unread = GroupFound(DEFAULT, counts(queue, None, now), oldest_at(queue, None, now))
+    if not groups:
+        return QueueCounts(queue.name, unread.counts, is_paused, unread.oldest_at, groups)
+    name, oldest = leading(queue, groups), earliest(each.oldest_at for each in groups)
     lead = next(each for each in groups if each.name == name)
-    return QueueCounts(queue.name, lead.counts, queue.paused_until > now, lead.oldest_at, groups)
+    if unread.counts != Counts():
+        groups.append(unread)
+    return QueueCounts(queue.name, lead.counts, is_paused, oldest, groups)
 
 
 def counts(queue: Queue, group: Group | None, now: int, found: Counts | None = None) -> Counts:

@@ -68,6 +68,8 @@ def _sum(shard: Shard, queues: list[Queue], now: int) -> QueueMeasured:
         group = queue.groups.get(describe.leading(queue, others))
         describe.counts(queue, group, now, total.counts)
         oldest = oldest_at(queue, group, now)
+        if others and group is not None and group.name != DEFAULT:
+            oldest = describe.earliest(each.oldest_at for each in others)
         if oldest is not None and (total.oldest_at is None or oldest < total.oldest_at):
             total.oldest_at = oldest
         total.groups += others
