@@ -31,7 +31,7 @@ def test_below_the_mark_pushes_are_busy_and_all_that_is_there_is_drained(tmp_pat
         client = server.connect()
         refused = client.ask({"cmd": "PUSH", "queue": "q", "payload": 4})
         assert refused["error"]["code"] == "busy"
-        assert "free space, or drain" in refused["error"]["message"]
+        assert "free space, or purge" in refused["error"]["message"]
         assert "nothing more is taken" in json.loads(_get(server, "/readyz"))["warning"]
         metrics = _get(server, "/metrics")
         assert "forebay_disk_full 1.0" in metrics

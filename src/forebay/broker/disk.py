@@ -81,7 +81,7 @@ class Disk:
         if not self.is_low:
             return None
         if self.free_bytes is None:
-            return "the server's store is full and takes nothing more: free space, or drain or delete queues"
+            return "the server's store is full and takes nothing more: free space, or purge or delete queues"
         free, mark, again = max(self._left, 0) / MB, self.mark / MB, AGAIN_TIMES * self.mark / MB
         if self.is_full and self._left >= AGAIN_TIMES * self.mark:
             why = (
@@ -96,7 +96,7 @@ class Disk:
             else:
                 rule = f"nothing more is taken below {again:.1f} MB"
             why = f"the server's disk has {free:.1f} MB free, and {rule}"
-        return f"{why}: free space, or drain, purge or delete queues"
+        return f"{why}: free space, or purge or delete queues"
 
     def refusal(self, engine: Engine, command: Command, pop_creates: bool) -> Busy | None:
         """Return the reply to a command that grows while the store may not; None if it may be applied."""

@@ -161,7 +161,7 @@ def cause(error: Exception) -> str:
     if "can't be reached" in str(error):
         return "the server's database can't be reached; nothing of this was carried out"
     if "No space left" in str(error):
-        return "the server's disk is full; nothing of this was carried out"
+        return "the server's disk is full; nothing of this was carried out: free space on it"
     return "the server's store could not keep a commit; nothing of this was carried out"
 
 

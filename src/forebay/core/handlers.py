@@ -285,7 +285,7 @@ def _seek(shard: Shard, command: Seek, now: int) -> Sought:
 def _clean(shard: Shard, command: Clean, now: int) -> Cleaned:
     clean.check(command)
     queue = shard.names.known(command.tenant, command.queue)
-    group = queue.groups.get(command.group)
+    group = clean.group_of(queue, command)
     if group is None and {"waiting", "delayed"} & set(command.states):
         check_group(shard.limits, queue, command.group)
         clean.check_cancel(queue, command)
@@ -297,6 +297,7 @@ def _clean(shard: Shard, command: Clean, now: int) -> Cleaned:
 def _would_clean(shard: Shard, command: WouldClean, now: int) -> Cleaned:
     queue = shard.names.known(command.tenant, command.queue)
     clean.check(Clean(command.tenant, command.queue, command.states, command.group))
+    clean.group_of(queue, command)
     return clean.would_clean(queue, command, now)
 
 

@@ -316,6 +316,8 @@ class Clean(Struct, gc=False):
     """Minimum age since they were pushed, died, or were settled."""
     count: int | None = None
     """At most this many."""
+    create: bool = True
+    """Whether to create the group, if there is anything for it; else a queue that has others must have it."""
 
 
 class Cleaned(Struct, gc=False):

@@ -194,6 +194,7 @@ class WouldClean(Query, gc=False):
     queue: str
     states: tuple[str, ...]
     group: str = DEFAULT
+    create: bool = True
 
 
 class ListQueues(Query, gc=False):

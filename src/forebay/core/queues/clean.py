@@ -7,7 +7,7 @@ from forebay.core.api.commands import Clean, Cleaned
 from forebay.core.api.queries import WouldClean
 from forebay.core.bounds import DELAY_MS_MAX, check_name, check_range
 from forebay.core.delivery.cancel import cancel_parked
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, NotFound
 from forebay.core.log import log as logs
 from forebay.core.queries.describe import counts as counts_of
 from forebay.core.retention.sweep import drop_completed
@@ -17,12 +17,14 @@ from forebay.core.tracks.cursor import fresh, skip
 from forebay.core.tracks.dead_letters import cut_dead
 from forebay.core.tracks.outcomes import record_outcome
 from forebay.core.tracks.planning import check_planned, cut_scheduled, finish_plan
-from forebay.core.words import CANCELLED, DISCARDED
+from forebay.core.words import CANCELLED, DEFAULT, DISCARDED
 
 CLEANED_STATES = ("waiting", "delayed", "parked", "dead", "completed")
 RUNS_MAX = 2_000
 """Runs cleared per command: about 100 ms."""
 COUNT_MAX = 1 << 62
+SHOWN_MAX = 10
+"""Groups that an error names."""
 
 
 def check(command: Clean) -> None:
@@ -34,13 +36,25 @@ def check(command: Clean) -> None:
         raise Invalid("states", f"one of {', '.join(CLEANED_STATES)}")
 
 
+def group_of(queue: Queue, command: Clean | WouldClean) -> Group | None:
+    """Return the group that is meant. One that is missing may be mistyped, or left out by mistake: clearing
+    it would create it, and from then on everything would wait for it."""
+    group = queue.groups.get(command.group)
+    if group is None and not command.create and (queue.groups or command.group != DEFAULT):
+        groups = ", ".join(islice(sorted(queue.groups), SHOWN_MAX)) or "none yet"
+        raise NotFound(f"queue {queue.name} has no group {command.group}; its groups: {groups}")
+    return group
+
+
 def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: int) -> Cleaned:
     """Apply a checked command. A group is given unless only completed messages are dropped."""
     left = COUNT_MAX if command.count is None else command.count
     before = now - command.grace_ms
     cleaned = Cleaned(0)
     if "completed" in command.states and group is not None:
-        dropped = drop_completed(shard, queue, group, command.grace_ms, left, now)
+        dropped = drop_completed(
+            shard, queue, group, command.grace_ms, left, now, all_settled=not command.grace_ms
+        )
         cleaned = Cleaned(dropped.count, dropped.more)
     waits = {"waiting", "delayed"} & set(command.states)
     runs = RUNS_MAX

@@ -224,8 +224,21 @@ def _forget_marks(shard: Shard, queue: Queue, partition: Partition, before: int)
         shard.changes.touch_partition(queue, partition)
 
 
-def drop_completed(shard: Shard, queue: Queue, group: Group, grace_ms: int, most: int, now: int) -> Dropped:
-    """Drop up to ``most`` messages that a group completed at least ``grace_ms`` ago, the oldest first."""
+def drop_completed(
+    shard: Shard,
+    queue: Queue,
+    group: Group,
+    grace_ms: int,
+    most: int,
+    now: int,
+    *,
+    all_settled: bool = False,
+) -> Dropped:
+    """Drop up to ``most`` messages that a group completed at least ``grace_ms`` ago, the oldest first.
+
+    With them go segments of which none is left, as far as all groups have settled them. With ``all_settled``
+    those of partitions where nothing was completed go, too: there, all was cancelled, discarded, ….
+    """
     dropped = Dropped()
     spans: list[tuple[Track, int, int]] = []
     found = (
@@ -248,7 +261,8 @@ def drop_completed(shard: Shard, queue: Queue, group: Group, grace_ms: int, most
         drop_all(shard, track, low, high)
         track.completed_from = high
     holding = _holding(queue, now)
-    for track in {track.partition.key: track for track, _, _ in spans}.values():
+    tracks = group.tracks if all_settled else {track.partition.key: track for track, _, _ in spans}
+    for track in tracks.values():
         _drop_emptied(shard, queue, track, holding, now)
     return dropped
 

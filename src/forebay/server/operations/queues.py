@@ -1,11 +1,14 @@
 """Queues: list, describe, configure, pause, drain, purge, delete; totals of all queues."""
 
+from typing import ClassVar
+
 import msgspec
 
 from forebay.core.api import commands as core, queries
 from forebay.core.errors import Invalid
-from forebay.server.operations.carried import Carried, Context
+from forebay.server.operations.carried import Carried, Context, ask
 from forebay.server.options import configure, shown_options
+from forebay.server.tcp.codec import Services
 from forebay.wire.operations import queues as wire
 from forebay.wire.operations.queues import (
     DRAINED,
@@ -121,21 +124,38 @@ class Clearing(Carried, wire.Clearing):
 class Drain(Clearing, wire.Drain):
     def command(self, context: Context) -> core.Command:
         kind = queries.WouldClean if self.dry_run else core.Clean
-        return kind(context.tenant, self.queue, DRAINED, self.group)
+        return kind(context.tenant, self.queue, DRAINED, self.group, create=False)
 
 
 class Purge(Clearing, wire.Purge):
-    def command(self, context: Context) -> core.Command:
+    is_command: ClassVar[bool] = False
+
+    async def carry_out(self, services: Services, context: Context) -> core.Cleaned:
         states = tuple(PURGED if self.states is None else self.states)
         if not states or set(states) - set(PURGED):
             raise Invalid("states", f"a list of some of {', '.join(PURGED)}")
-        if not self.dry_run:
-            how_many = (self.grace_ms, self.limit)
-            return core.Clean(context.tenant, self.queue, states, self.group, *how_many)
-        for name, value in (("grace_ms", self.grace_ms), ("limit", self.limit)):
-            if value:
-                raise Invalid(name, "left out of a dry run, which counts all")
-        return queries.WouldClean(context.tenant, self.queue, states, self.group)
+        where = context.tenant, self.queue
+        if self.dry_run:
+            for name, value in (("grace_ms", self.grace_ms), ("limit", self.limit)):
+                if value:
+                    raise Invalid(name, "left out of a dry run, which counts all")
+            return await _cleaned(services, queries.WouldClean(*where, states, self.group, create=False))
+        others = tuple(state for state in states if state != "completed")
+        if others == states or not others or self.grace_ms or self.limit is not None:
+            how_many = self.grace_ms, self.limit
+            return await _cleaned(services, core.Clean(*where, states, self.group, *how_many, create=False))
+        # Completed ones last: with them goes what the first step settled, and its room comes back.
+        done = await _cleaned(services, core.Clean(*where, others, self.group, create=False))
+        if done.more:
+            return done
+        dropped = await _cleaned(services, core.Clean(*where, ("completed",), self.group))
+        return core.Cleaned(done.count + dropped.count, dropped.more)
+
+
+async def _cleaned(services: Services, command: core.Clean | queries.WouldClean) -> core.Cleaned:
+    reply = await ask(services, command)
+    assert isinstance(reply, core.Cleaned)
+    return reply
 
 
 class CountAll(Carried, wire.CountAll):
