@@ -34,7 +34,7 @@ def test_messages_are_browsed_by_what_they_have(cli: Run, client: SyncClient, qu
 def test_messages_are_a_table_for_people(cli: Run, client: SyncClient, queue: str) -> None:
     (id,) = killed(client, queue, {"long": "x" * 200})
     rows = cli("messages", queue).rows
-    assert rows[0] == ["ID", "STATE", "PARTITION", "CREATED", "FAILURES", "ERROR", "PAYLOAD"]
+    assert rows[0] == ["ID", "STATE", "PARTITION", "CREATED", "ENDED", "FAILURES", "ERROR", "PAYLOAD"]
     assert rows[1][:3] == [str(id), "dead", "default"]
     assert rows[1][-1].endswith("x…")
 
@@ -263,6 +263,13 @@ def test_dead_letters_are_listed_requeued_and_purged_by_what_they_died_of(
 
     assert listed("--error", "timed out after * s") == causes[:2]
     assert listed("--type", "KeyError") == listed("--task", "send") == causes[2:]
+    head, first, *_ = cli("dead", "list", queue).rows
+    assert " ".join(head) == "ID STATE PARTITION TASK CREATED ENDED FAILURES TYPE ERROR PAYLOAD"
+    assert (first[0], first[9]) == (str(causes[0]), "TimeoutError")  # after two times of two words each
+    told = [each["error_type"] for each in cli("dead", "list", queue, "--json").objects]
+    assert told == [each.error_type for each in client.dead(queue).messages]
+    assert told == ["TimeoutError", "TimeoutError", "KeyError"]
+    assert "error type  KeyError" in cli("dead", "show", str(causes[2])).out
     assert cli("dead", "list", queue, "--dead-before", "2020-01-01").code == 4
     dry = cli("dead", "requeue", queue, "--error", "timed out", "--dry-run")
     assert dry.out == f"would have requeued 2 dead letters of {queue}\n"

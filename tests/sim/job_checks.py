@@ -190,7 +190,14 @@ def show(found: queries.StateFound, known: m.Queue, message: m.Message) -> None:
 def as_modelled(found: queries.StateFound) -> queries.StateFound:
     """The same without what the model has no word for; tests/core/test_shown.py looks at that."""
     return replace(
-        found, attributes=PLAIN, progress=None, leased_at=None, parent=None, bound=False, lost=False
+        found,
+        attributes=PLAIN,
+        progress=None,
+        leased_at=None,
+        parent=None,
+        bound=False,
+        lost=False,
+        error_type="",
     )
 
 

@@ -43,7 +43,7 @@ STATES = (
 
 WAITS_SHOWN_MAX = 20
 """Dependencies that are shown with a message that waits for them."""
-WHERE_ANY = ("TASK", "HOLDER")
+WHERE_ANY = ("TASK", "HOLDER", "ENDED", "TYPE")
 """Columns of a table of messages that are left out if none of them has anything there."""
 
 
@@ -64,6 +64,7 @@ class Shown(msgspec.Struct):
     headers: dict[str, str]
     tags: tuple[str, ...]
     error: str | None
+    error_type: str | None
     due_at: int | None
     leased_at: int | None
     lease_until: int | None
@@ -93,6 +94,7 @@ def shown(seen: Seen) -> Shown:
         seen.headers,
         seen.tags,
         seen.error,
+        seen.error_type,
         seen.due_at,
         seen.leased_at,
         seen.lease_until,
@@ -142,6 +144,7 @@ def print_message(client: "SyncClient", seen: Seen, group: str, as_json: bool) -
         "headers": [f"{name}={value}" for name, value in seen.headers.items()],
         "tags": seen.tags,
         "error": seen.error,
+        "error type": seen.error_type,
         "due": shown_time(seen.due_at),
         "leased": shown_time(seen.leased_at),
         "leased until": shown_time(seen.lease_until),
@@ -195,7 +198,9 @@ def print_messages(found: list[Seen], as_json: bool) -> None:
         "TASK": [each.task for each in found],
         "HOLDER": [each.holder for each in found],
         "CREATED": [shown_second(each.created_at) for each in found],
+        "ENDED": [each.ended_at and shown_second(each.ended_at) for each in found],
         "FAILURES": [each.failures for each in found],
+        "TYPE": [each.error_type for each in found],
         "ERROR": [each.error for each in found],
         "PAYLOAD": ["damaged" if each.payload is None else shortened(each.payload) for each in found],
     }

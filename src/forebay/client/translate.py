@@ -222,6 +222,7 @@ def seen(found: messages.Seen, kind: Any) -> Seen:
         deliveries=found.deliveries,
         priority=found.priority,
         error=found.error or None,
+        error_type=found.error_type or None,
         due_at=found.due_at or None,
         leased_at=found.leased_at or None,
         lease_until=found.lease_until or None,

@@ -242,6 +242,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     deliveries: int
     priority: int
     error: str | None = None
+    error_type: str | None = None
+    """Of a dead letter: the type of its last error, if its consumer told."""
     due_at: int | None = None
     leased_at: int | None = None
     """If it is leased: since when."""

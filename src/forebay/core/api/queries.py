@@ -51,6 +51,7 @@ class DeadLetter(SegmentSlice, gc=False, frozen=True):
     priority: int
     leased_at: int = 0
     """When its last delivery began; 0 if there was none."""
+    error_type: str = ""
 
 
 class DeadFound(Struct, gc=False):
@@ -496,6 +497,8 @@ class StateFound(Struct, gc=False):
     """Id of the first message that waits for it."""
     bound: bool = False
     """Whether it is dead, and has dependencies or others depend on it."""
+    error_type: str = ""
+    """Type of the error that it died of."""
     lost: bool = False
     """Whether it is dead, and what it depends on can't be completed any more."""
 

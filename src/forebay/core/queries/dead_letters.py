@@ -56,4 +56,5 @@ def _letters(track: Track, run: Dead, first: int, count: int) -> Iterator[DeadLe
             run.error,
             priority_of(run.level),
             run.leased_at,
+            run.type,
         )

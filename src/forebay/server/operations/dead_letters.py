@@ -53,6 +53,7 @@ def _letters(found: queries.DeadFound, each: queries.DeadLetter) -> Iterator[Dea
             created_at=each.created_at,
             ended_at=each.dead_at,
             error=each.error,
+            error_type=each.error_type or UNSET,
             deliveries=each.deliveries,
             failures=each.failures,
             priority=each.priority,

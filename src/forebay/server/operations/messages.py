@@ -61,6 +61,7 @@ def seen(found: queries.Shown, context: Context) -> Seen:
         priority=state.priority,
         damaged=not found.segment.present,
         error=state.error or UNSET,
+        error_type=state.error_type or UNSET,
         due_at=given_or_unset(state.due_at),
         leased_at=leased_at(state),
         lease_until=given_or_unset(state.lease_until),

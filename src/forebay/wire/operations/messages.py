@@ -28,6 +28,7 @@ class Seen(Answer, kw_only=True):
     priority: int
     damaged: bool = False
     error: str | UnsetType = UNSET
+    error_type: str | UnsetType = UNSET
     due_at: int | UnsetType = UNSET
     leased_at: int | UnsetType = UNSET
     lease_until: int | UnsetType = UNSET
