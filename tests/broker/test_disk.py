@@ -9,7 +9,7 @@ import pytest
 from forebay.broker.committer import Committer
 from forebay.broker.disk import AGAIN_S, AGAIN_TIMES, HIT_S, LOOK_S, Disk
 from forebay.core.api.jobs import CronPut, Job
-from forebay.core.api.queries import CronsFound
+from forebay.core.api.queries import CronList, CronsFound
 from forebay.core.errors import Busy
 from forebay.core.words import DEFAULT
 from forebay.store.base import Full, Room
@@ -163,6 +163,12 @@ def tick() -> CronPut:
     return CronPut(DEFAULT, "tick", "q", Job(b"cron"), every_ms=10_000)
 
 
+def error_of_tick(rig: Rig) -> str:
+    found = rig.get(CronList(DEFAULT))
+    assert isinstance(found, CronsFound)
+    return found.crons[0].error
+
+
 def test_crons_wait_for_room_on_the_disk_and_fire_their_last_slot_without_anybody_asking() -> None:
     store = Filling()
     rig = Rig(store, disk_free_min_bytes=MARK)
@@ -174,10 +180,12 @@ def test_crons_wait_for_room_on_the_disk_and_fire_their_last_slot_without_anybod
     rig.loop.advance(45_000)
     assert payloads(rig.get(pop(10))) == ["one that has the disk looked at"]
     assert rig.node.engine.next_due_at() > rig.loop.now(), "a cron that waits keeps the loop busy"
+    assert error_of_tick(rig) == "it waits for room on the server's disk"
     store.free_bytes = 2 * MARK
     rig.loop.advance(round(AGAIN_S * 1_000))
     rig.loop.run_ready()
     assert payloads(rig.get(pop(10))) == ["cron"]
+    assert error_of_tick(rig) == ""
     rig.close()
     assert not rig.loop.timers()
 

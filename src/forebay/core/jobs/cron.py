@@ -4,6 +4,8 @@ A cron knows its next slot. When the slot is due, one commit pushes the message 
 every slot fires exactly once, whatever crashes.
 """
 
+from msgspec.structs import replace
+
 from forebay.core.api.jobs import CronDelete, CronDeleted, CronPut, Job, PushJobs
 from forebay.core.api.queries import CronList, CronsFound
 from forebay.core.bounds import CRON_BYTES_MAX, CRONS_MAX, NEVER, check_name, check_range
@@ -123,7 +125,7 @@ def listed(shard: Shard, command: CronList, now: int) -> CronsFound:
         check_name("name", command.name)
         if command.name not in crons:
             raise NotFound(f"there is no cron {command.name}")
-        return CronsFound([crons[command.name]])
+        return CronsFound([_shown(shard, crons[command.name], now)])
     names = sorted(name for name in crons if command.after is None or name > command.after)
     found: list[Cron] = []
     left = shard.limits.read_bytes_max
@@ -131,8 +133,15 @@ def listed(shard: Shard, command: CronList, now: int) -> CronsFound:
         left -= len(crons[name].payload)
         if left < 0 and found:
             break
-        found.append(crons[name])
+        found.append(_shown(shard, crons[name], now))
     return CronsFound(found, len(found) < len(names))
+
+
+def _shown(shard: Shard, cron: Cron, now: int) -> Cron:
+    """Return a cron as it stands: one that is late says what it waits for."""
+    if shard.timers.crons_wait and cron.next_at <= now:
+        return replace(cron, error="it waits for room on the server's disk")
+    return cron
 
 
 def _key(shard: Shard, cron: Cron) -> bytes:
