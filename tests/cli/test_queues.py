@@ -112,7 +112,11 @@ def test_drain_cancels_what_waits_and_a_dry_run_only_counts(cli: Run, client: Sy
     client.push_many(queue, [1, 2, 3])
     client.pop(queue)
     assert cli("queue", "drain", queue, "--dry-run").out == f"would have cancelled 2 messages of {queue}\n"
-    assert cli("queue", "drain", queue, "--yes", "--json").object == {"count": 2, "dry_run": False}
+    assert cli("queue", "drain", queue, "--yes", "--json").object == {
+        "count": 2,
+        "dry_run": False,
+        "freed": 0,
+    }
     assert cli("queue", "drain", queue, "--yes").code == 4
     assert client.groups(queue)[0].counts.active == 1
 
@@ -121,15 +125,20 @@ def test_purge_clears_out_the_states_that_are_named(cli: Run, client: SyncClient
     client.push_many(queue, [1, 2, 3])
     client.push(queue, 4, delay_ms=60_000)
     given = ["queue", "purge", queue, "--yes", "--state", "delayed"]
-    assert cli(*given, "--dry-run", "--json").object == {"count": 1, "dry_run": True}
+    assert cli(*given, "--dry-run", "--json").object == {"count": 1, "dry_run": True, "freed": 0}
     assert cli(*given).out == f"cleared out 1 message of {queue}\n"
     assert client.groups(queue)[0].counts.waiting == 3
     given[-1] = "completed"
     client.ack(client.pop(queue, 3))
     assert cli(*given, "--grace-ms", "60000").code == 4
-    assert cli(*given, "--limit", "2", "--json").object == {"count": 2, "dry_run": False}
+    assert cli(*given, "--limit", "2", "--json").object["count"] == 2
     assert client.groups(queue)[0].counts.completed == 1
     assert cli("queue", "purge", queue, "--yes", "--state", "active").code == 1
+    client.purge(queue)
+    client.push(queue, "12345678")
+    client.drain(queue)
+    assert cli(*given).out == f"cleared out 0 messages of {queue}, and freed 10 bytes\n"
+    assert cli(*given).code == 4
 
 
 def test_delete_says_what_would_go_then_deletes(cli: Run, client: SyncClient, queue: str) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from forebay.core.api import commands as c, queries
 from forebay.core.bounds import NEVER, Limits
@@ -21,7 +22,8 @@ HOUR_MS = 3_600_000
 
 
 def clean(core: Core, *states: str, **fields: Any) -> c.Cleaned:
-    return core.ask(c.Clean("default", "q", states, **fields), c.Cleaned)
+    """What was cleared; how many bytes that freed is looked at in tests/server/test_clearing.py."""
+    return replace(core.ask(c.Clean("default", "q", states, **fields), c.Cleaned), freed=0)
 
 
 def drain(core: Core, **fields: Any) -> c.Cleaned:
@@ -98,6 +100,22 @@ def test_a_drain_of_nothing_is_nothing() -> None:
     core = Core()
     core.configure()
     assert drain(core) == c.Cleaned(0)
+
+
+@pytest.mark.parametrize("states", [("completed",), ("waiting", "delayed", "parked", "dead", "completed")])
+def test_what_an_idle_group_has_to_read_stays_whoever_clears_out(states: tuple[str, ...]) -> None:
+    core = Core()
+    core.configure(group_idle_ms=60_000)
+    core.push(*numbers(3))
+    core.ask(c.GroupPut("default", "q", "rep"), queries.QueueFound)
+    core.ack(core.pop(3).lease)
+    core.commit()
+    core.wait(HOUR_MS // 2)
+    core.push(b"new")
+    core.ack(core.pop(3).lease)
+    for group in ("default", "rep"):
+        core.ask(c.Clean("default", "q", ("completed",) if group == "rep" else states, group), c.Cleaned)
+    assert core.popped(9, group="rep") == [*numbers(3), b"new"]
 
 
 # Clean.

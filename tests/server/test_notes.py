@@ -18,6 +18,10 @@ def plain(command: core.Command) -> core.Command:
     return command
 
 
+PLAIN = (("x-forebay-encoding", None),)
+"""What an update says of the headers."""
+
+
 @pytest.mark.parametrize(
     ("cmd", "fields", "command"),
     [
@@ -61,8 +65,8 @@ def plain(command: core.Command) -> core.Command:
         ("LOGS", {"id": 5}, queries.GetNotes("acme", 5, (LINE,))),
         ("PARTIAL", {"id": 5, "payload": [1]}, core.AddNote("acme", 5, PART, b"[1]", None, 7)),
         ("PARTIAL", {"id": 5, "payload": 1, "lease": "3"}, core.AddNote("acme", 5, PART, b"1", "3", 7)),
-        ("UPDATE", {"id": 5, "payload": {"a": 1}}, core.Update("acme", 5, b'{"a": 1}')),
-        ("UPDATE", {"id": "5", "payload": None}, core.Update("acme", 5, b"null")),
+        ("UPDATE", {"id": 5, "payload": {"a": 1}}, core.Update("acme", 5, b'{"a": 1}', PLAIN)),
+        ("UPDATE", {"id": "5", "payload": None}, core.Update("acme", 5, b"null", PLAIN)),
         ("DISCARD", {"ids": [5]}, core.Discard("acme", [5])),
         ("DISCARD", {"ids": [5, 6], "group": "g"}, core.Discard("acme", [5, 6], "g")),
         ("SEEK", {"queue": "q", "to": "all"}, core.Seek("acme", "q", "default", "all")),
@@ -73,26 +77,26 @@ def plain(command: core.Command) -> core.Command:
             {"queue": "q", "partition": "p", "offset": 4},
             core.Seek("acme", "q", "default", "all", "p", 4),
         ),
-        ("DRAIN", {"queue": "q"}, core.Clean("acme", "q", ("waiting", "delayed", "parked"))),
+        ("DRAIN", {"queue": "q"}, core.Clean("acme", "q", ("waiting", "delayed", "parked"), create=False)),
         (
             "DRAIN",
             {"queue": "q", "group": "g"},
-            core.Clean("acme", "q", ("waiting", "delayed", "parked"), "g"),
+            core.Clean("acme", "q", ("waiting", "delayed", "parked"), "g", create=False),
         ),
         (
             "PURGE",
             {"queue": "q"},
-            core.Clean("acme", "q", ("waiting", "delayed", "parked", "dead", "completed")),
+            core.Clean("acme", "q", ("waiting", "delayed", "parked", "dead", "completed"), create=False),
         ),
         (
             "PURGE",
             {"queue": "q", "states": ["dead"], "grace_ms": 9},
-            core.Clean("acme", "q", ("dead",), grace_ms=9),
+            core.Clean("acme", "q", ("dead",), grace_ms=9, create=False),
         ),
         (
             "PURGE",
             {"queue": "q", "states": ["completed", "dead"], "grace_ms": 0, "limit": 5, "group": "g"},
-            core.Clean("acme", "q", ("completed", "dead"), "g", 0, 5),
+            core.Clean("acme", "q", ("completed", "dead"), "g", 0, 5, create=False),
         ),
         ("QUEUEDELETE", {"queue": "q"}, core.Delete("acme", "q")),
         ("QUEUEDELETE", {"queue": "q", "force": True}, core.Obliterate("acme", "q")),

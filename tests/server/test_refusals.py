@@ -204,7 +204,7 @@ def test_an_unknown_command_is_invalid_and_the_known_ones_are_listed(body: bytes
         ("DELAY", {"ids": [1], "delay_ms": 1}, "reqId, ids, group, delay_ms"),
         ("PRIORITY", {"ids": [1], "priority": 1}, "reqId, ids, group, priority"),
         ("DISCARD", {"ids": [1]}, "reqId, ids, group"),
-        ("UPDATE", {"id": 1, "payload": 1}, "reqId, id, payload"),
+        ("UPDATE", {"id": 1, "payload": 1}, "reqId, id, payload, headers"),
         ("READ", {"queue": "q", "offset": 0}, "reqId, queue, offset, partition, max_bytes, max_count"),
         ("OFFSETS", {"queue": "q"}, "reqId, queue, at, since"),
         ("RESULT", {"id": 1}, "reqId, id, queue, wait_ms, group"),

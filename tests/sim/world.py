@@ -87,13 +87,21 @@ class World(Steps):
         reply = self._apply(c.Clean(TENANT, queue, states, group, grace_ms, count))
         assert isinstance(reply, c.Cleaned)
         left = m.FOREVER if count is None else count
-        dropped = self._drop(queue, group, completed, left, grace_ms) if "completed" in states else 0
-        self._trim(queue)
-        left = max(left - dropped, 0)
-        old = (self.now - grace_ms, left, self.now)
-        done = self.model.clean(queue, group, states, *old, lambda place: self._went(queue, group, place))
-        assert reply == c.Cleaned(dropped + done), (reply, dropped, done)
-        self._must_sync |= reply.count > 0
+        is_last = count is None and not grace_ms
+        """Whether completed ones are dropped last: with them goes what was just settled."""
+        done = dropped = 0
+        for drops in (False, True) if is_last else (True, False):
+            if drops:
+                dropped = self._drop(queue, group, completed, left, grace_ms) if "completed" in states else 0
+                self._trim(queue)
+                left = max(left - dropped, 0)
+            else:
+                old = (self.now - grace_ms, left, self.now)
+                done = self.model.clean(
+                    queue, group, states, *old, lambda place: self._went(queue, group, place)
+                )
+        assert (reply.count, reply.more) == (dropped + done, False), (reply, dropped, done)
+        self._must_sync |= reply.count > 0 or reply.freed > 0
         self._check(queue)
 
     def _went(self, queue: str, group: str, place: m.Place) -> bool:

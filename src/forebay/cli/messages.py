@@ -43,7 +43,7 @@ STATES = (
 
 WAITS_SHOWN_MAX = 20
 """Dependencies that are shown with a message that waits for them."""
-WHERE_ANY = ("TASK", "HOLDER", "ENDED", "TYPE")
+WHERE_ANY = ("TASK", "HOLDER", "TYPE")
 """Columns of a table of messages that are left out if none of them has anything there."""
 
 
@@ -185,6 +185,14 @@ def _waits_for(client: "SyncClient", seen: Seen) -> list[str]:
     return [*found, f"and {more} more"] if more else found
 
 
+def _times(found: list[Seen]) -> dict[str, list[object]]:
+    """Return the column of times: when messages were pushed, or ended, if all have."""
+    ended = [shown_second(each.ended_at) for each in found if each.ended_at is not None]
+    if len(ended) == len(found):
+        return {"ENDED": list(ended)}
+    return {"CREATED": [shown_second(each.created_at) for each in found]}
+
+
 def print_messages(found: list[Seen], as_json: bool) -> None:
     """Print messages, one a row."""
     if as_json:
@@ -197,8 +205,7 @@ def print_messages(found: list[Seen], as_json: bool) -> None:
         "PARTITION": [each.partition for each in found],
         "TASK": [each.task for each in found],
         "HOLDER": [each.holder for each in found],
-        "CREATED": [shown_second(each.created_at) for each in found],
-        "ENDED": [each.ended_at and shown_second(each.ended_at) for each in found],
+        **_times(found),
         "FAILURES": [each.failures for each in found],
         "TYPE": [each.error_type for each in found],
         "ERROR": [each.error for each in found],

@@ -266,11 +266,12 @@ def purge(
 
 def _print_cleared(cleared: Cleared, queue: str, done: str, as_json: bool) -> int:
     if as_json:
-        print_json({"count": cleared.count, "dry_run": cleared.dry_run})
+        print_json({"count": cleared.count, "dry_run": cleared.dry_run, "freed": cleared.freed})
     else:
         would = "would have " if cleared.dry_run else ""
-        print(f"{would}{done} {counted(cleared.count)} of {queue}")
-    return DONE if cleared.count else NOTHING
+        freed = f", and freed {cleared.freed:,} bytes" if cleared.freed else ""
+        print(f"{would}{done} {counted(cleared.count)} of {queue}{freed}")
+    return DONE if cleared.count or cleared.freed else NOTHING
 
 
 @queue.command(cls=Command, example="forebay queue delete emails --dry-run")

@@ -206,7 +206,7 @@ class QueueSummary(Struct, frozen=True):
     """A queue, its messages by state, when the oldest of those that wait was pushed, and its groups.
 
     The counts are those of the group ``default``; where only others read, of that for which most waits.
-    ``oldest_at`` is the earliest of all then; ``groups`` has ``default``, too, if anything waits for it.
+    ``oldest_at`` is the earliest of all then: ``default`` does not exist there, and nothing waits for it.
     """
 
     queue: str
@@ -305,6 +305,8 @@ class Cleared(Struct, frozen=True):
 
     count: int
     dry_run: bool = False
+    freed: int = 0
+    """Bytes of payloads that are no longer kept."""
 
 
 class Deleted(Struct, frozen=True):

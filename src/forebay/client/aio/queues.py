@@ -89,13 +89,13 @@ class Queues(Asking):
     async def _clear(self, request: wire_queues.Clearing) -> Cleared:
         """Repeat a request that handles a part at a time, until nothing is left."""
         done: wire_queues.Cleared = await self._ask(request)
-        count = done.count
+        count, freed = done.count, done.freed
         while done.more and not request.dry_run:
             if isinstance(request, wire_queues.Purge) and request.limit is not None:
                 request.limit -= done.count
             done = await self._ask(request)
-            count += done.count
-        return Cleared(count, request.dry_run)
+            count, freed = count + done.count, freed + done.freed
+        return Cleared(count, request.dry_run, freed)
 
     async def delete_queue(self, queue: str, *, force: bool = False) -> Deleted:
         """Delete a queue with its messages once none is leased any more; with ``force``, now."""

@@ -325,6 +325,8 @@ class Cleaned(Struct, gc=False):
 
     count: int
     more: bool = False
+    freed: int = 0
+    """Bytes of the segments that were dropped."""
 
 
 class Obliterate(Struct, gc=False):

@@ -89,23 +89,16 @@ def paused(queue: Queue, now: int) -> Paused:
 
 
 def queue_counts(queue: Queue, now: int) -> QueueCounts:
-    """Return the groups of a queue, and the counts in the one that stands for it.
-
-    Beside others, ``default`` is among them before its first pop, too, if there is anything for it: jobs
-    whose worker was never started must be seen, whoever else reads them.
-    """
+    """Return the groups of a queue, and the counts in the one that stands for it."""
     groups = [group(queue, each, now) for each in queue.groups.values()]
     is_paused = queue.paused_until > now
-    if DEFAULT in queue.groups:
-        lead = groups[0] if len(groups) == 1 else next(each for each in groups if each.name == DEFAULT)
+    if DEFAULT in queue.groups or not groups:
+        lead = next((each for each in groups if each.name == DEFAULT), None)
+        if lead is None:
+            lead = GroupFound(DEFAULT, counts(queue, None, now), oldest_at(queue, None, now))
         return QueueCounts(queue.name, lead.counts, is_paused, lead.oldest_at, groups)
-    unread = GroupFound(DEFAULT, counts(queue, None, now), oldest_at(queue, None, now))
-    if not groups:
-        return QueueCounts(queue.name, unread.counts, is_paused, unread.oldest_at, groups)
     name, oldest = leading(queue, groups), earliest(each.oldest_at for each in groups)
     lead = next(each for each in groups if each.name == name)
-    if unread.counts != Counts():
-        groups.append(unread)
     return QueueCounts(queue.name, lead.counts, is_paused, oldest, groups)
 
 

@@ -42,7 +42,8 @@ def group_of(queue: Queue, command: Clean | WouldClean) -> Group | None:
     group = queue.groups.get(command.group)
     if group is None and not command.create and (queue.groups or command.group != DEFAULT):
         groups = ", ".join(islice(sorted(queue.groups), SHOWN_MAX)) or "none yet"
-        raise NotFound(f"queue {queue.name} has no group {command.group}; its groups: {groups}")
+        why = "name one with group, or create it first"
+        raise NotFound(f"queue {queue.name} has no group {command.group}; its groups: {groups}: {why}")
     return group
 
 
@@ -51,11 +52,10 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
     left = COUNT_MAX if command.count is None else command.count
     before = now - command.grace_ms
     cleaned = Cleaned(0)
-    if "completed" in command.states and group is not None:
-        dropped = drop_completed(
-            shard, queue, group, command.grace_ms, left, now, all_settled=not command.grace_ms
-        )
-        cleaned = Cleaned(dropped.count, dropped.more)
+    is_whole = command.count is None and not command.grace_ms
+    if "completed" in command.states and group is not None and not is_whole:
+        dropped = drop_completed(shard, queue, group, command.grace_ms, left, now)
+        cleaned = Cleaned(dropped.count, dropped.more, dropped.bytes)
     waits = {"waiting", "delayed"} & set(command.states)
     runs = RUNS_MAX
     if _reaches_parked(queue, command.states):
@@ -75,7 +75,11 @@ def clean(shard: Shard, queue: Queue, group: Group | None, command: Clean, now: 
             cleaned.more = True
             break
     cleaned.more = cleaned.more and cleaned.count < left
-    if cleaned.count:
+    if "completed" in command.states and group is not None and is_whole and not cleaned.more:
+        # Last: with them goes what was just settled, and its room comes back.
+        dropped = drop_completed(shard, queue, group, 0, left, now, all_settled=True)
+        cleaned = Cleaned(cleaned.count + dropped.count, dropped.more, dropped.bytes)
+    if cleaned.count or cleaned.freed:
         shard.changes.sync_for(queue)
         shard.timers.plan_sweep(queue, now)
     return cleaned

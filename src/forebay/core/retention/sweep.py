@@ -9,7 +9,7 @@ when all of it is older than that, read or not.
 from bisect import bisect_left
 from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace, merge
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 from msgspec import Struct
 
@@ -48,6 +48,8 @@ class Dropped(Struct):
     count: int = 0
     more: bool = False
     """Whether there was more than is dropped at a time."""
+    bytes: int = 0
+    """Of the segments that went with them."""
 
 
 def sweep_due(shard: Shard, now: int, most: int) -> int:
@@ -237,7 +239,8 @@ def drop_completed(
     """Drop up to ``most`` messages that a group completed at least ``grace_ms`` ago, the oldest first.
 
     With them go segments of which none is left, as far as all groups have settled them. With ``all_settled``
-    those of partitions where nothing was completed go, too: there, all was cancelled, discarded, ….
+    those of partitions where nothing was completed go, too: there, all was cancelled, discarded, …. Then idle
+    groups hold segments like others: who clears out a group has not given up what another has to read.
     """
     dropped = Dropped()
     spans: list[tuple[Track, int, int]] = []
@@ -260,10 +263,14 @@ def drop_completed(
     for track, low, high in spans:
         drop_all(shard, track, low, high)
         track.completed_from = high
-    holding = _holding(queue, now)
+    holding = list(queue.groups.values()) if all_settled else _holding(queue, now)
+    if group not in holding:  # who names it has not given it up
+        holding = [*holding, group]
     tracks = group.tracks if all_settled else {track.partition.key: track for track, _, _ in spans}
     for track in tracks.values():
+        size = track.partition.log.size
         _drop_emptied(shard, queue, track, holding, now)
+        dropped.bytes += size - track.partition.log.size
     return dropped
 
 
@@ -284,8 +291,11 @@ def _completed(shard: Shard, track: Track, before: int) -> Iterator[tuple[int, i
 def _drop_emptied(shard: Shard, queue: Queue, track: Track, holding: list[Group], now: int) -> None:
     """Drop the segments before the first completed message that is left, as far as all groups are done."""
     partition = track.partition
-    left = completed(shard, track, max(partition.log.first, track.completed_from))
     settled = settled_to(queue, partition, holding)
+    if settled <= partition.log.first:
+        return
+    left = completed(shard, track, max(partition.log.first, track.completed_from))
+    left = takewhile(lambda part: part[0] < settled, left)
     before = min(settled, next((low for low, _, is_completed in left if is_completed), settled))
     if before > partition.log.first:
         _count_settled(partition, settled)

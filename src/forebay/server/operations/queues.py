@@ -1,14 +1,11 @@
 """Queues: list, describe, configure, pause, drain, purge, delete; totals of all queues."""
 
-from typing import ClassVar
-
 import msgspec
 
 from forebay.core.api import commands as core, queries
 from forebay.core.errors import Invalid
-from forebay.server.operations.carried import Carried, Context, ask
+from forebay.server.operations.carried import Carried, Context
 from forebay.server.options import configure, shown_options
-from forebay.server.tcp.codec import Services
 from forebay.wire.operations import queues as wire
 from forebay.wire.operations.queues import (
     DRAINED,
@@ -118,7 +115,7 @@ class Resume(Carried, wire.Resume):
 
 class Clearing(Carried, wire.Clearing):
     def reply(self, reply: core.Cleaned, context: Context) -> Cleared:
-        return Cleared(count=reply.count, more=reply.more, dry_run=self.dry_run)
+        return Cleared(count=reply.count, more=reply.more, dry_run=self.dry_run, freed=reply.freed)
 
 
 class Drain(Clearing, wire.Drain):
@@ -128,34 +125,17 @@ class Drain(Clearing, wire.Drain):
 
 
 class Purge(Clearing, wire.Purge):
-    is_command: ClassVar[bool] = False
-
-    async def carry_out(self, services: Services, context: Context) -> core.Cleaned:
+    def command(self, context: Context) -> core.Command:
         states = tuple(PURGED if self.states is None else self.states)
         if not states or set(states) - set(PURGED):
             raise Invalid("states", f"a list of some of {', '.join(PURGED)}")
-        where = context.tenant, self.queue
-        if self.dry_run:
-            for name, value in (("grace_ms", self.grace_ms), ("limit", self.limit)):
-                if value:
-                    raise Invalid(name, "left out of a dry run, which counts all")
-            return await _cleaned(services, queries.WouldClean(*where, states, self.group, create=False))
-        others = tuple(state for state in states if state != "completed")
-        if others == states or not others or self.grace_ms or self.limit is not None:
-            how_many = self.grace_ms, self.limit
-            return await _cleaned(services, core.Clean(*where, states, self.group, *how_many, create=False))
-        # Completed ones last: with them goes what the first step settled, and its room comes back.
-        done = await _cleaned(services, core.Clean(*where, others, self.group, create=False))
-        if done.more:
-            return done
-        dropped = await _cleaned(services, core.Clean(*where, ("completed",), self.group))
-        return core.Cleaned(done.count + dropped.count, dropped.more)
-
-
-async def _cleaned(services: Services, command: core.Clean | queries.WouldClean) -> core.Cleaned:
-    reply = await ask(services, command)
-    assert isinstance(reply, core.Cleaned)
-    return reply
+        where = context.tenant, self.queue, states, self.group
+        if not self.dry_run:
+            return core.Clean(*where, self.grace_ms, self.limit, create=False)
+        for name, value in (("grace_ms", self.grace_ms), ("limit", self.limit)):
+            if value:
+                raise Invalid(name, "left out of a dry run, which counts all")
+        return queries.WouldClean(*where, create=False)
 
 
 class CountAll(Carried, wire.CountAll):

@@ -41,7 +41,7 @@ class QueueSummary(Struct, gc=False, kw_only=True):
     """A queue, its messages by state, and its groups.
 
     The counts are those of the group ``default``; where only others read, of that for which most waits.
-    ``oldest_at`` is the earliest of all then; ``groups`` has ``default``, too, if anything waits for it.
+    ``oldest_at`` is the earliest of all then: ``default`` does not exist there, and nothing waits for it.
     """
 
     queue: str
@@ -164,11 +164,12 @@ class Purge(Clearing, tag="PURGE", kw_only=True):
 
 
 class Cleared(Answer, kw_only=True):
-    """How many messages were cleared; with ``more``, repeat the request."""
+    """How many messages were cleared, and bytes of payloads were freed; with ``more``, repeat the request."""
 
     count: int
     more: bool
     dry_run: bool
+    freed: int = 0
 
 
 class CountAll(Request, tag="STATS", kw_only=True):

@@ -130,6 +130,7 @@ WORDS = {
     "Bulk.priority": "For the action priority.",
     "dependents": "Whether those that died of requeued messages are parked again.",
     "Update.headers": "Headers to set; null removes one. The others stay.",
+    "freed": "Bytes of payloads that are no longer kept.",
     "Acted.dependents": "Others that died of requeued ones and are parked again.",
     "Acted.kept": "Dead letters that stay: see the action move; for requeue: what they depend on is gone.",
     "dry_run": "Only count.",
