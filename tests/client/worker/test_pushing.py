@@ -8,7 +8,9 @@ import pytest
 from forebay.client.tasks.app import App
 from forebay.client.tasks.flow import chain, group
 from forebay.client.tasks.task import Failed
+from forebay.client.worker.worker import Worker
 from forebay.core.errors import Invalid
+from tests.client.worker.simulated import Simulated
 from tests.client.worker.working import Way, play, until, until_state, working
 from tests.serving import Server
 
@@ -355,6 +357,29 @@ def test_an_old_worker_that_starts_leaves_the_crons_of_tasks_that_a_newer_one_kn
         await old.aclose()
 
     play(life())
+
+
+def test_a_cron_that_was_left_to_others_goes_when_none_of_them_is_there_any_more(
+    simulated: Simulated,
+) -> None:
+    old, new = simulated.app(), simulated.app()
+    old.task(name="gone", cron="0 3 * * *")(lambda: None)
+    new.task(name="stays", cron="0 4 * * *")(lambda: None)
+
+    async def names() -> list[str]:
+        return [each.name.split(":")[1] for each in await new.aclient.crons()]
+
+    async def life() -> None:
+        async with working(old):
+            await asyncio.sleep(5)
+            running = asyncio.create_task(Worker(new).run())
+            await asyncio.sleep(60)
+            assert await names() == ["gone", "stays"]
+        await asyncio.sleep(20)
+        assert await names() == ["stays"]
+        running.cancel()
+
+    simulated.play(life())
 
 
 async def until_known(app: App, name: str) -> None:

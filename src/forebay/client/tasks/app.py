@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from forebay.client.sync.client import SyncClient
 from forebay.client.tasks.task import Call, Decorator, Given, Job, Retry, Task
 from forebay.client.translate import options_of
 from forebay.client.types import Cron, Pushed
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, NotFound
 from forebay.wire.operations.flows import FlowPushed, PushFlow
 
 P = ParamSpec("P")
@@ -129,6 +130,8 @@ class App:
             name: dict(options) for name, options in (queues or {}).items()
         }
         self.crons: dict[str, CronTask] = {}
+        self.crons_left: set[str] = set()
+        """Crons that are not declared here, and were left to other workers."""
         self.middlewares: list[Middleware] = []
         self.before_push_hooks: list[Callable[[Call[Any], dict[str, Any]], None]] = []
         self.start_hooks: list[Hook] = []
@@ -388,11 +391,7 @@ class App:
         return Job(self, Pushed(id, ""))
 
     async def declare(self) -> None:
-        """Set the declared queue options and crons on the server, and delete crons no longer declared.
-
-        A cron of a task that this code does not know stays while another worker knows it: as in a rolling
-        deploy, that one's code is newer.
-        """
+        """Set the declared queue options and crons on the server, and delete crons no longer declared."""
         client = self.aclient
         for queue in {task.queue for task in self.tasks.values()} | self.queue_options.keys():
             await client.configure(queue, **self.queue_options.get(queue, {}))
@@ -401,16 +400,30 @@ class App:
             await client.set_cron(
                 name, cron.call.task.queue, Encoded(cron.call.payload()), **cron.fields, **message
             )
+        await self.delete_crons()
+
+    async def delete_crons(self) -> None:
+        """Delete crons that are no longer declared.
+
+        One of a task that this code does not know stays while another worker knows it: as in a rolling
+        deploy, that one's code may be newer. A worker looks again with each of its beats.
+        """
+        client = self.aclient
         others = [each for each in await client.crons() if self._may_delete(each)]
         workers = await client.workers() if others else []
+        left: set[str] = set()
         for other in others:
             task = other.payload.get("task") if isinstance(other.payload, dict) else None
             knows = next((each.name for each in workers if task in each.tasks and each.state != "gone"), None)
-            if knows is not None and task not in self.tasks:
-                logger.warning("the cron %s is not in this code: it stays, as %s knows it", other.name, knows)
-            else:
+            if knows is None or task in self.tasks:
                 logger.warning("the cron %s is not in this code any more: it is deleted", other.name)
-                await client.delete_cron(other.name)
+                with suppress(NotFound):
+                    await client.delete_cron(other.name)
+                continue
+            left.add(other.name)
+            if other.name not in self.crons_left:
+                logger.warning("the cron %s is not in this code: it stays, as %s knows it", other.name, knows)
+        self.crons_left = left
 
     def _may_delete(self, cron: Cron) -> bool:
         """Whether a cron is the app's, and not declared."""

@@ -15,6 +15,7 @@ from heapq import nsmallest
 from msgspec import Struct
 
 from forebay.client.aio.client import Client
+from forebay.client.tasks.app import App
 from forebay.client.worker.leases import LeaseKeeper
 from forebay.core.bounds import WORKER_CHARS_MAX, check_name
 from forebay.core.errors import ForebayError, Invalid
@@ -75,7 +76,9 @@ class Beats:
         holding: LeaseKeeper,
         done: Callable[[], int],
         stopping: asyncio.Event,
+        app: App,
     ) -> None:
+        self._app = app
         self._client, self._about, self._holding, self._done = client, about, holding, done
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
@@ -85,6 +88,9 @@ class Beats:
         """Send beats until this is cancelled; then say goodbye."""
         try:
             while await self._told("draining" if self._stopping.is_set() else "working"):
+                if self._app.crons_left:
+                    with suppress(ForebayError):  # the next beat looks again
+                        await self._app.delete_crons()
                 await self._pause()
             await asyncio.Event().wait()  # the server does not list this worker: no more beats
         except asyncio.CancelledError:

@@ -181,7 +181,7 @@ class Worker:
         tasks = [each.name for each in self.app.tasks.values() if each.queue in self.queues]
         what = (sorted(tasks), self._group, self._concurrency)
         about = About(self.name, self.app.version or __version__, self.queues, *what)
-        return Beats(self._client, about, self._holding, self._done_by_now, self._stopping)
+        return Beats(self._client, about, self._holding, self._done_by_now, self._stopping, self.app)
 
     def _done_by_now(self) -> int:
         """Return how many jobs have ended here, in whatever way; those left to others have not."""
