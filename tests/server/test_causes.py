@@ -103,6 +103,17 @@ def test_a_move_keeps_what_the_other_queue_does_not_take(client: Raw, queue: str
     assert refused["error"]["message"].startswith("to must be a queue that takes them: priority must be ")
 
 
+def test_a_move_goes_on_behind_a_page_that_the_other_queue_does_not_take(client: Raw, queue: str) -> None:
+    to, source = f"{queue}-strict", f"{queue}-mixed"
+    client.ask({"cmd": "QUEUE", "queue": to, "options": {"ordering": "partition"}})
+    die(client, source, 5, 5, 5, 0)
+    request = {"cmd": "BULK", "queue": source, "action": "move", "to": to, "limit": 3}
+    first = client.ask(request)
+    assert (first["count"], first["kept"]) == (0, 3)
+    second = client.ask({**request, "cursor": first["cursor"]})
+    assert (second["count"], second["cursor"]) == (1, None)
+
+
 def test_a_move_that_fills_the_other_queue_says_how_many_were_moved(client: Raw, queue: str) -> None:
     to, source = f"{queue}-small", f"{queue}-mixed"
     client.ask({"cmd": "QUEUE", "queue": to, "options": {"ordering": "partition", "max_size": 2}})

@@ -37,6 +37,8 @@ class Changed(Struct):
     kept: int = 0
     is_whole: bool = True
     """Whether all of them were tried."""
+    problem: ForebayError | None = None
+    """Why nothing was done, if so."""
 
 
 class Filter(Carried, wire.Filter):
@@ -149,6 +151,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
         if self.to is not None:
             await self._check_target(services, context.tenant, self.to)
         done = Acted(matched=0, count=0, dry_run=self.dry_run, cursor=None)
+        problem: ForebayError | None = None
         for step in range(STEPS_MAX):
             left = self.limit - done.matched
             most = min(SHOWN_MAX, left) if self.text is None else SHOWN_MAX
@@ -163,6 +166,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
                 if not done.count:
                     raise
                 break  # the cursor continues with this page: it tells of the error
+            problem = problem or acted.problem
             done.count += acted.count
             done.dependents += acted.dependents
             if not acted.is_whole:
@@ -174,6 +178,8 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             after = spot_of(meant[left]) if len(meant) > left else reply.next
             if after is None or done.matched >= self.limit:
                 break
+        if problem is not None and not done.count and after is None and self.cursor is None:
+            raise problem  # nothing at all could be done
         done.cursor = cursor_of(after)
         return done
 
@@ -257,8 +263,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
                     raise
                 done.is_whole = False
                 return done
-        if problem is not None and not done.count:
-            raise problem
+        done.problem = problem
         return done
 
     async def _move(self, services: Services, tenant: str, meant: list[Shown]) -> None:
