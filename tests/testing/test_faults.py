@@ -3,9 +3,12 @@
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from msgspec import Struct
 
 from forebay.client.errors import Disconnected
 from forebay.client.tasks.app import App
@@ -203,6 +206,36 @@ def test_a_call_is_asserted_however_its_arguments_were_given_and_with_some_that_
         server.assert_pushed("tests", locate.call((1, 3), scale=ANY))
     locate.push(at=(5, 6), scale=1)
     server.assert_pushed("tests", locate.call((5, 6)), times=1)
+
+
+@dataclass
+class Point:
+    x: int
+    y: Any
+
+
+class Named(Struct, rename="upper"):
+    name: Any
+    point: Point
+
+
+@pytest.mark.parametrize(
+    ("pushed", "expected", "other"),
+    [
+        (Point(1, 2), Point(1, ANY), Point(2, ANY)),
+        (Named("a", Point(1, 2)), Named(ANY, Point(1, 2)), Named(ANY, Point(2, 2))),
+        ({1: 2, "b": [3, 4]}, {1: ANY, "b": (3, ANY)}, {2: ANY, "b": ANY}),
+    ],
+)
+def test_a_payload_of_any_kind_may_have_a_part_that_does_not_matter(
+    server: Server, pushed: Any, expected: Any, other: Any
+) -> None:
+    server.client().push("q", pushed)
+    for payload in (pushed, expected):
+        server.assert_pushed("q", payload, times=1)
+        with pytest.raises(AssertionError):
+            server.assert_not_pushed("q", payload)
+    server.assert_not_pushed("q", other)
 
 
 def test_a_job_whose_lines_are_refused_goes_on_and_one_warning_says_so(

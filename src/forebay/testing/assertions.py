@@ -1,5 +1,6 @@
 """Assertions about a server: which messages were pushed, are left, or are dead."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,11 +38,28 @@ def plain(expected: Any) -> Any:
     try:
         return msgspec.json.decode(encode(expected))
     except Invalid:
+        if isinstance(expected, msgspec.Struct):
+            names = zip(expected.__struct_fields__, expected.__struct_encode_fields__, strict=True)
+            return {encoded: plain(getattr(expected, name)) for name, encoded in names}
+        if dataclasses.is_dataclass(expected) and not isinstance(expected, type):
+            fields = dataclasses.fields(expected)
+            return {each.name: plain(getattr(expected, each.name)) for each in fields}
+        if hasattr(expected, "model_dump"):
+            return plain(dict(expected))
         if isinstance(expected, Mapping):
-            return {name: plain(value) for name, value in expected.items()}
+            return {_key(name): plain(value) for name, value in expected.items()}
         if isinstance(expected, list | tuple):
             return list(map(plain, expected))
         return expected
+
+
+def _key(name: Any) -> Any:
+    """Return a key of an object as JSON has it."""
+    try:
+        (key,) = msgspec.json.decode(encode({name: None}))
+    except Invalid:
+        return name
+    return key
 
 
 class Wanted:
