@@ -21,7 +21,7 @@ QUEUES = 3
 PER_PUSH = 100
 PADDING = "x" * 300
 PER_POP = 50
-TRIES = 400
+TRIES = 1_200
 
 
 @pytest.fixture
