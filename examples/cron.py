@@ -1,7 +1,8 @@
 """Cron: calls that are pushed by a schedule, each slot once, however many workers there are.
 
 The server keeps the schedules. A worker tells it of those in its code when it starts, and takes back those
-that are not there any more: ``forebay worker examples.cron:app``
+that are not there any more: ``forebay worker examples.cron:app``. They push whether one runs or not, until
+``forebay crons delete cron:beat`` and ``cron:report``.
 """
 
 import asyncio

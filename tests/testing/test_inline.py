@@ -3,6 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -14,6 +16,7 @@ from forebay.client.tasks.task import Failed, GiveUp
 from forebay.client.worker.run import Run, current
 from forebay.core.errors import Unsupported
 from forebay.testing.inline_tasks import inline
+from forebay.testing.server import Server
 
 
 class User(Struct):
@@ -225,6 +228,33 @@ def test_a_unique_job_that_runs_is_not_run_once_more_by_itself(app: App) -> None
 
     with inline(app):
         assert again.push().result() is True
+
+
+@pytest.mark.parametrize("is_inline", [True, False])
+def test_progress_is_rounded_and_has_the_same_limits_with_a_server_and_without(
+    app: App, is_inline: bool
+) -> None:
+    @app.task(retry=1)
+    def count(percent: float) -> None:
+        current().progress(percent)
+
+    def told(percent: float, work: Callable[[], object]) -> int | str:
+        job = count.push(percent)
+        work()
+        try:
+            job.result()
+        except Failed as error:
+            return str(error).partition(": ")[2]
+        return job.progress().progress
+
+    with ExitStack() as stack:
+        if is_inline:
+            stack.enter_context(inline(app, raises=False))
+            work: Callable[[], object] = list  # nothing to do: it ran when it was pushed
+        else:
+            work = partial(stack.enter_context(Server(app)).work, app)
+        assert [told(each, work) for each in (100 / 3, 0.0, 99.9, 100)] == [33, 0, 100, 100]
+        assert told(150, work) == "Invalid: progress must be between 0 and 100"
 
 
 def test_middleware_hooks_of_pushes_and_progress_work_as_in_a_worker(app: App) -> None:

@@ -14,6 +14,8 @@ from forebay.client.payloads import encode
 from forebay.client.tasks.task import Task
 from forebay.client.types import DEFAULT, Message, Progress
 from forebay.client.worker.current import Run, _current
+from forebay.client.worker.progress import whole
+from forebay.core.bounds import check_range
 from forebay.core.errors import Invalid
 
 T = TypeVar("T")
@@ -167,10 +169,14 @@ class InlineRun(Run):
             tuple(options.get("tags", ())),
         )
 
-    def progress(self, percent: int, message: str | None = None) -> None:
+    def progress(self, percent: float, message: str | None = None) -> None:
+        percent = whole(percent)
+        if not isinstance(percent, int):
+            raise Invalid("progress", "an integer")
+        check_range("progress", percent, 0, 100)
         self._note(self.id, Progress(percent, message, None))
 
-    async def aprogress(self, percent: int, message: str | None = None) -> None:
+    async def aprogress(self, percent: float, message: str | None = None) -> None:
         self.progress(percent, message)
 
     def log(self, line: str, *, level: str = "info") -> None:

@@ -82,7 +82,7 @@ def test_what_is_left_to_others_is_neither_done_nor_failed(
             assert (told.done, told.failed) == (1, 0)
 
     simulated.play(life())
-    assert "stopped; 1 jobs were done" in caplog.messages
+    assert "stopped; 1 runs, 0 of them failed" in caplog.messages
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from forebay.client.tasks.task import GiveUp, RetryLater, Task
 from forebay.client.worker.current import Run, _current
 from forebay.client.worker.failures import kind_of, said, told
 from forebay.client.worker.pipe import SAID_TO_ALL, Answered, Asked, Flushed, Said, Told
+from forebay.client.worker.progress import whole
 from forebay.core.errors import Invalid
 
 AT_ONCE_BYTES = 16_000
@@ -75,14 +76,14 @@ class ChildRun(Run):
         self._line = line
         self._told: tuple[int, str | None] | None = None
 
-    def progress(self, percent: int, message: str | None = None) -> None:
-        percent, message = _plain("progress", percent), _plain("message", message)
+    def progress(self, percent: float, message: str | None = None) -> None:
+        told = _plain("progress", whole(percent)), _plain("message", message)
         # A loop that computes reports far more often than its percentage changes.
-        if (percent, message) != self._told:
-            self._line.tell("progress", percent, message)
-            self._told = percent, message
+        if told != self._told:
+            self._line.tell("progress", *told)
+            self._told = told
 
-    async def aprogress(self, percent: int, message: str | None = None) -> None:
+    async def aprogress(self, percent: float, message: str | None = None) -> None:
         await asyncio.to_thread(self.progress, percent, message)
 
     def log(self, line: str, *, level: str = "info") -> None:

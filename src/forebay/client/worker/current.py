@@ -10,7 +10,7 @@ from typing import Any
 from forebay.client.aio.client import Client
 from forebay.client.tasks.task import Task
 from forebay.client.types import Message
-from forebay.client.worker.progress import Reports
+from forebay.client.worker.progress import Reports, whole
 from forebay.core.errors import Busy, Conflict, ForebayError, NotFound
 
 CANCELLED, LOST, STOPPED = "cancelled", "lost", "stopped"
@@ -64,14 +64,14 @@ class Run:
         """Attempt number, from 1."""
         return self.message.failures + 1
 
-    async def aprogress(self, percent: int, message: str | None = None) -> None:
-        """Report progress, from 0 to 100.
+    async def aprogress(self, percent: float, message: str | None = None) -> None:
+        """Report progress, from 0 to 100; fractions are rounded.
 
         Ten reports a second are sent at most; the last one always is, before the job ends.
         """
         if self.reports is None:
             self.reports = Reports(self._send_progress)
-        await self.reports.tell(percent, message)
+        await self.reports.tell(whole(percent), message)
 
     async def _send_progress(self, percent: int, message: str | None) -> None:
         try:
@@ -91,7 +91,7 @@ class Run:
         # another job.
         await asyncio.sleep(0)
 
-    def progress(self, percent: int, message: str | None = None) -> None:
+    def progress(self, percent: float, message: str | None = None) -> None:
         """Report progress from a function that runs in a thread."""
         self._block(self.aprogress(percent, message))
 

@@ -16,6 +16,11 @@ TEXT_MAX = 500
 Send = Callable[[int, str | None], Awaitable[None]]
 
 
+def whole(percent: float) -> int:
+    """Return a percentage as it is reported: 100 * i / n is one, too."""
+    return round(percent) if isinstance(percent, float) else percent
+
+
 class Reports:
     """Sends the progress of one job, at most once in ``EVERY_S``. The last report always is sent."""
 

@@ -144,7 +144,7 @@ class Worker:
                 await _call(self.app.stop_hooks)
             finally:
                 await self._let_go()
-        logger.info("stopped; %d jobs were done", self._done_by_now())
+        logger.info("stopped; %d runs, %d of them failed", self._done_by_now(), self._holding.failures)
 
     async def _serve(self) -> None:
         serving = (self._holding.settle(), self._holding.keep(), self._beats().run())
