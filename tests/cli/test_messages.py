@@ -288,7 +288,7 @@ def test_dead_letters_are_moved_to_another_queue(
     missing = cli("dead", "move", queue, "--to", to, "--task", "bill")
     assert (missing.code, missing.err) == (
         1,
-        f"forebay: not_found: there is no queue {to}. Say create to have it made\n",
+        f"forebay: not_found: there is no queue {to}. Say --create to have it made\n",
     )
     done = cli("dead", "move", queue, "--to", to, "--task", "bill", "--create")
     assert (done.out, done.err) == (f"moved to {to}: 2 dead letters of {queue}\n", "")

@@ -29,6 +29,7 @@ from forebay.cli.output import (
 )
 from forebay.cli.parameters import that_match
 from forebay.client.types import DeadFilter, Settled
+from forebay.core.errors import NotFound
 
 these = click.option(
     "--id", "ids", multiple=True, metavar="ID", help="This one; may be repeated. All if there is none."
@@ -210,7 +211,11 @@ def move(
     Those with dependencies, or that others depend on, stay.
     """
     with connected(server) as client:
-        moved = client.move_dead(queue, to, create=create, group=group, dry_run=dry_run, **_given(of))
+        try:
+            moved = client.move_dead(queue, to, create=create, group=group, dry_run=dry_run, **_given(of))
+        except NotFound as error:
+            error.message = error.message.replace("Say create", "Say --create")
+            raise
     if as_json:
         print_json({**_shown(moved, dry_run), "kept": moved.kept})
         return DONE if moved.count else NOTHING
