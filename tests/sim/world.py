@@ -87,8 +87,8 @@ class World(Steps):
         reply = self._apply(c.Clean(TENANT, queue, states, group, grace_ms, count))
         assert isinstance(reply, c.Cleaned)
         left = m.FOREVER if count is None else count
+        # Completed ones are dropped last then: with them goes what was just settled.
         is_last = count is None and not grace_ms
-        """Whether completed ones are dropped last: with them goes what was just settled."""
         done = dropped = 0
         for drops in (False, True) if is_last else (True, False):
             if drops:

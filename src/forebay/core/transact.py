@@ -85,8 +85,8 @@ def _check_dead(shard: Shard, command: Purge) -> None:
     parts, refused = dead_letters.meant(shard, queue, queue.groups.get(command.group), command)
     if refused:
         raise Conflict(f"message {refused[0]} is no dead letter of the group")
-    for track, run, low, high in parts if command.unless_bound else ():
-        if dead_letters.is_bound(track, run, low, high):
+    for track, _, low, high in parts if command.unless_bound else ():
+        if dead_letters.is_bound(track, low, high):
             which = id_at(track.partition, low)
             raise Conflict(f"message {which}, or one after it, has dependencies or others depend on it")
 

@@ -400,9 +400,9 @@ class App:
             await client.set_cron(
                 name, cron.call.task.queue, Encoded(cron.call.payload()), **cron.fields, **message
             )
-        await self.delete_crons()
+        await self._delete_crons()
 
-    async def delete_crons(self) -> None:
+    async def _delete_crons(self) -> None:
         """Delete crons that are no longer declared.
 
         One of a task that this code does not know stays while another worker knows it: as in a rolling

@@ -90,7 +90,7 @@ class Beats:
             while await self._told("draining" if self._stopping.is_set() else "working"):
                 if self._app.crons_left:
                     with suppress(ForebayError):  # the next beat looks again
-                        await self._app.delete_crons()
+                        await self._app._delete_crons()
                 await self._pause()
             await asyncio.Event().wait()  # the server does not list this worker: no more beats
         except asyncio.CancelledError:

@@ -77,9 +77,8 @@ def meant(
     return parts, refused
 
 
-def is_bound(track: Track, run: Dead, low: int, high: int) -> bool:
-    """Whether dead letters [low, high) of a run have dependencies, or others depend on them: a copy of them
-    would have neither."""
+def is_bound(track: Track, low: int, high: int) -> bool:
+    """Whether messages [low, high) have dependencies, or others depend on them: a copy would have neither."""
     partition = track.partition
     if any(stretch.attributes.depends_on for stretch in logs.stretches(partition.log, low, high)):
         return True

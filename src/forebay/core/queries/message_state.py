@@ -205,7 +205,7 @@ def _show(shard: Shard, track: Track, offset: int, found: StateFound, due_at: in
             _show_waiting(track, found, run.due_at, now)
         else:
             found.state, found.ended_at, found.leased_at = "dead", run.dead_at, run.leased_at or None
-            found.bound, found.lost = is_bound(track, run, offset, offset + 1), run.unmet == LOST
+            found.bound, found.lost = is_bound(track, offset, offset + 1), run.unmet == LOST
             found.error_type = run.type
     elif ended is not None:
         found.state, found.ended_at = STATE_OF[ended[0]], ended[1] or None
