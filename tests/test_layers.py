@@ -88,6 +88,7 @@ ROOMS = (
     "event_log",
     "transact",
     "handlers",
+    "tick",
     "routing",
     "loading",
     "engine",

@@ -49,7 +49,7 @@ def test_no_command_and_no_tick_touches_another_shard_than_its_own(monkeypatch: 
 
     for command, handler in HANDLERS.items():
         monkeypatch.setitem(HANDLERS, command, guarded(handler))
-    monkeypatch.setattr(engines, "_tick", guarded(engines._tick))
+    monkeypatch.setattr(engines, "tick", guarded(engines.tick))
     monkeypatch.setattr(engines, "settle_consequences", guarded(settle_consequences))
     monkeypatch.setattr(Shard, "__getattribute__", look, raising=False)
     ShardsLife(1).run(500)
@@ -133,7 +133,7 @@ MUTANTS: dict[str, Planted] = {
     "a lease of another shard is live": (addresses.leased, "if number != shard.number:", "if False:"),
     "a tenant is stored before it is listed": (
         engines.Engine._route,
-        "self.control.add(tenant, spread=False)",
+        "self.control.add(tenant, spread=False, now=self.now)",
         "pass",
     ),
     "a shard that was taken is not sealed": (

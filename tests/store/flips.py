@@ -125,7 +125,9 @@ Content = dict[str, dict[str, object]]
 
 def content(store: RocksStore, engine: Engine) -> tuple[Content, list[str]]:
     """Everything that can be read, and what was told to be damaged."""
-    found: Content = {CONTROLLED: {"tenants": engine.control.tenants, "version": engine.control.version}}
+    found: Content = {
+        CONTROLLED: {"tenants": repr(engine.control.tenants), "version": engine.control.version}
+    }
     told = [f"queue {tenant}/{name}" for tenant, name in engine.damaged]
     for (tenant, name), queue in engine.queues.items():
         found[f"{tenant}/{name}"] = {

@@ -79,6 +79,7 @@ WRONG: dict[str, bytes | None] = {
 }
 AS_IT_WAS = {
     ("control record", "0"),
+    ("control record", "three zeros"),
     ("control record of a spread tenant", "1"),
     ("version of the placement", "1"),
 }

@@ -48,6 +48,8 @@ UNDELIVERED_KEYS_MAX = 10
 """Keys that get the payload of one message if it dies."""
 TIED_BYTES_MAX = 64 * 1024 * 1024
 """Payload bytes kept for keys_if_undelivered, per queue."""
+TOKENS_MAX = 1_000
+"""Tokens of one tenant."""
 STAGES_MAX = 10_000
 """Stages of a queue."""
 STAGED_BYTES_MAX = 64 * 1024 * 1024 * 1024
@@ -125,6 +127,8 @@ class Limits(Struct, frozen=True):
     """Maximum age."""
     pop_creates_queues: bool = False
     """Whether a pop that does not say creates a missing queue."""
+    use_creates_tenants: bool = True
+    """Whether a tenant is made when it is first used; else only an admin makes one."""
 
 
 def check_queue_name(name: str) -> None:

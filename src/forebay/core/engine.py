@@ -15,21 +15,18 @@ from functools import partial
 from typing import TypeVar
 
 from forebay.core import event_log
-from forebay.core.api.commands import Command, Pop, Popped, Reply, TenantFound, TenantPut, Wake
+from forebay.core.api.commands import Command, Pop, Popped, Reply, TenantPut, Wake
+from forebay.core.api.jobs import CronDelete, CronPut
+from forebay.core.api.principals import Patterns
 from forebay.core.api.queries import EventPositions, EventsPast, FindJob, Measure, MeasureQueues, Show
-from forebay.core.bounds import NEVER, Limits, check_name
+from forebay.core.bounds import NEVER, Limits
 from forebay.core.delivery import give_back
-from forebay.core.delivery.give_back import expire
-from forebay.core.delivery.limits import wake_limited
 from forebay.core.delivery.pop import available
-from forebay.core.errors import Damaged, Elsewhere, Invalid
+from forebay.core.errors import Damaged, Elsewhere
 from forebay.core.handlers import HANDLERS
 from forebay.core.ids import lease_token, parse_lease
 from forebay.core.jobs import cron
-from forebay.core.jobs.dependencies import go_on, settle_consequences
-from forebay.core.keyvalue import store as kv_store
-from forebay.core.links.dedup import forget_due_remembered
-from forebay.core.links.expiry import expire_tied
+from forebay.core.jobs.dependencies import settle_consequences
 from forebay.core.loading.shard import Taken as Taken
 from forebay.core.loading.shards import Loaded, load_shards as load_shards
 from forebay.core.queries import payloads
@@ -39,17 +36,16 @@ from forebay.core.records.commit import Commit, Record, Scan
 from forebay.core.retention import carve, merge as merges
 from forebay.core.retention.carve import Carved, Carving
 from forebay.core.retention.merge import Joined, Merge
-from forebay.core.retention.sweep import sweep_due
-from forebay.core.routing import control as controls
+from forebay.core.routing import access, control as controls, tenancy
 from forebay.core.routing.control import Control
 from forebay.core.routing.gather import JOINS, gather
 from forebay.core.routing.placement import home_of, shard_of_id, shard_of_queue
 from forebay.core.routing.spread import queue_of, touched
 from forebay.core.shard.addresses import current_ids, require
 from forebay.core.shard.shard import Shard
-from forebay.core.stages.expire import forget_staged
 from forebay.core.state import EmittedEvent, Lease, Queue, Segment, segment
 from forebay.core.structures.agenda import Alarm
+from forebay.core.tick import tick as tick
 from forebay.core.words import FSYNC, is_own
 
 K = TypeVar("K")
@@ -136,14 +132,15 @@ class Engine:
 
     def _route(self, command: Command) -> Reply:
         """Apply a command whose tenant has no route yet, is spread, or is none."""
-        if isinstance(command, TenantPut):
-            return self._put_tenant(command)
+        if isinstance(command, tenancy.OfControl):
+            return self._apply_to_control(command)
         if isinstance(command, EventsPast | MeasureQueues):
             return self._apply_in(self._owned(command.shard), command)
         if isinstance(command, Measure | EventPositions):
             return self._gather(command, list(self.shards.values()))
         tenant = command.tenant
-        if self.control.tenants.get(tenant):
+        tenancy.check_use(self.control, self.limits, tenant)
+        if self.control.is_spread(tenant):
             return self._apply_spread(command)
         shard = self._owned(self.home(tenant))
         if is_own(tenant) or tenant in self.control.tenants:
@@ -155,7 +152,7 @@ class Engine:
         reply = self._apply_in(shard, command)
         if tenant in shard.names.tenants and tenant not in self._routes:
             # In the same seal: a tenant is listed before anything of it is stored.
-            self.control.add(tenant, spread=False)
+            self.control.add(tenant, spread=False, now=self.now)
             self._routes[tenant] = shard
         return reply
 
@@ -168,16 +165,32 @@ class Engine:
             raise Elsewhere(number)
         return shard
 
-    def _put_tenant(self, command: TenantPut) -> TenantFound:
-        tenant, spread = command.name, command.spread
-        check_name("name", tenant)
-        if is_own(tenant):
-            raise Invalid("name", "a name without _ at its start: those are the server's own")
-        if not self.control.check(tenant, spread=spread):
-            if not self.control.is_owner:
-                raise Elsewhere(keyspace.CONTROL)
-            self.control.add(tenant, spread=spread)
-        return TenantFound(tenant, spread)
+    def _apply_to_control(self, command: Command) -> Reply:
+        reply = tenancy.apply(self.control, command, self.now)
+        if isinstance(command, TenantPut) and command.suspended is not None:
+            self._routes.pop(command.name, None)  # what the tenant asks for is looked at, or not any more
+            for shard in self.shards.values():
+                cron.hold(shard, command.name, command.suspended)
+        return reply
+
+    def check_queues(self, command: Command, patterns: Patterns) -> None:
+        """Raise unless a command is about queues only, and all of them match patterns.
+
+        What is missing matches: the handler of the command says so.
+        """
+        tenant, is_spread = command.tenant, self.control.is_spread(command.tenant)
+        about = access.about(command, patterns, is_spread=is_spread)
+        access.check(about.queues, patterns)
+        home = self.home(tenant)
+        places: list[tuple[int, int | None, int | None]] = []
+        places += ((each % self.count if is_spread else home, each, None) for each in about.numbers)
+        places += ((shard, None, name) for shard, name in about.leases)
+        for number, partition, lease in places:
+            if (shard := self.shards.get(number)) is not None:
+                queue = queue_of(shard, tenant, partition, lease)
+                access.check([queue.name] if queue is not None else (), patterns)
+        if isinstance(command, CronPut | CronDelete) and (shard := self.shards.get(home)) is not None:
+            access.check(cron.queues_of(shard, tenant, command.name), patterns)
 
     def _apply_spread(self, command: Command) -> Reply:
         """Apply a command of a tenant whose queues live in several shards."""
@@ -222,12 +235,12 @@ class Engine:
 
     def shard_of(self, tenant: str, queue: str) -> int:
         """Return the number of the shard in which a queue lives, or would."""
-        if self.control.tenants.get(tenant):
+        if self.control.is_spread(tenant):
             return shard_of_queue(tenant, queue, self.count)
         return self.home(tenant)
 
     def _shard_of_message(self, tenant: str, message: int) -> Shard:
-        spread = self.control.tenants.get(tenant)
+        spread = self.control.is_spread(tenant)
         return self._owned(shard_of_id(message, self.count) if spread else self.home(tenant))
 
     # Time.
@@ -245,7 +258,7 @@ class Engine:
         shards = self.shards.values()
         for shard in shards:
             if shard.timers.alarm.at <= now:
-                sweeps = _tick(shard, now, sweeps)
+                sweeps = tick(shard, now, sweeps)
         self.alarm.at = min((shard.timers.alarm.at for shard in shards), default=NEVER)
 
     def hold_crons(self, wait: bool) -> None:
@@ -320,6 +333,8 @@ class Engine:
         assert not numbers & self.shards.keys(), "a shard is released before it is taken again"
         for shard in loaded.shards:
             self._list_tenants(shard)
+            for tenant, known in self.control.tenants.items() if self.control.has_suspended else ():
+                cron.hold(shard, tenant, known.suspended)
         self.damaged_shards |= loaded.damaged
         for shard in loaded.shards:
             shard.events.listening = self._listening
@@ -425,7 +440,7 @@ class Engine:
     def leased_to(self, tenant: str) -> list[Popped]:
         """Return every live lease of a tenant, as ``give_back`` takes it."""
         shards = list(self.shards.values())
-        if not self.control.tenants.get(tenant):
+        if not self.control.is_spread(tenant):
             shards = [each for each in shards if each.number == self.home(tenant)]
         return [
             Popped(lease.queue, lease_token(shard.number, name), [])
@@ -554,27 +569,6 @@ class Engine:
 
 def _joined(parts: Iterable[dict[K, V]]) -> dict[K, V]:
     return {key: value for part in parts for key, value in part.items()}
-
-
-def _tick(shard: Shard, now: int, sweeps: int) -> int:
-    """Do everything of a shard that is due; return how many queues may still be swept."""
-    expire(shard, now)
-    expire_tied(shard, now)
-    forget_due_remembered(shard, now)
-    forget_staged(shard, now)
-    shard.fire_due(now)
-    wake_limited(shard, now)
-    if sweeps:
-        sweeps = sweep_due(shard, now, sweeps)
-    queue_delete.finish(shard)
-    settle_consequences(shard, now)  # a cron may want the key of what ended just now
-    cron.fire(shard, now)
-    settle_consequences(shard, now)
-    go_on(shard, now)
-    settle_consequences(shard, now)
-    kv_store.expire(shard, now)
-    shard.timers.alarm.at = now if shard.notifications else shard.timers.next_at()
-    return sweeps
 
 
 def load(

@@ -48,6 +48,7 @@ from forebay.core.api.commands import (
     Update,
 )
 from forebay.core.api.jobs import CronDelete, CronPut, KvWrite, LimitPut, PushedJobs, PushFlow, PushJobs
+from forebay.core.api.principals import has_queue
 from forebay.core.api.queries import (
     Await,
     Browse,
@@ -401,11 +402,16 @@ def _describe_group(shard: Shard, command: DescribeGroup, now: int) -> GroupFoun
 
 
 def _list_queues(shard: Shard, command: ListQueues, now: int) -> QueuesFound:
-    return QueuesFound([describe.queue_counts(queue, now) for queue in shard.names.of_tenant(command.tenant)])
+    return QueuesFound([describe.queue_counts(queue, now) for queue in _queues_within(shard, command)])
+
+
+def _queues_within(shard: Shard, command: ListQueues | Stats) -> list[Queue]:
+    every = shard.names.of_tenant(command.tenant)
+    return [queue for queue in every if has_queue(command.within, queue.name)] if command.within else every
 
 
 def _stats(shard: Shard, command: Stats, now: int) -> StatsFound:
-    every = [describe.queue_counts(queue, now) for queue in shard.names.of_tenant(command.tenant)]
+    every = [describe.queue_counts(queue, now) for queue in _queues_within(shard, command)]
     total = describe.total_of([each.counts for each in every])
     oldest = describe.earliest(each.oldest_at for each in every)
     groups = describe.summed(group for each in every for group in each.groups)

@@ -5,7 +5,6 @@ Every command carries its tenant. Its handler checks all fields first: a command
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from msgspec import Struct
 
@@ -74,6 +73,18 @@ from forebay.core.api.queries import (
     WouldClean,
 )
 from forebay.core.api.stages import Adopt, Staged, StageWrite, Unstage, Unstaged
+from forebay.core.api.tenants import (
+    TenantFound as TenantFound,
+    TenantGet,
+    TenantList,
+    TenantPut as TenantPut,
+    TenantsFound,
+    TokenDelete,
+    TokenList,
+    TokenPut,
+    TokensFound,
+    TokensUsed,
+)
 from forebay.core.log.slices import SegmentSlice
 from forebay.core.state import PLAIN, Adopted, Attributes, Queue
 from forebay.core.words import DEFAULT
@@ -387,22 +398,6 @@ class Resume(Struct, gc=False):
     queue: str
 
 
-class TenantPut(Struct, gc=False):
-    """Make a tenant, whole in one shard or spread by queue, which is fixed from then on.
-
-    A tenant that is used without this lives in one shard.
-    """
-
-    tenant: ClassVar[str] = ""
-    name: str
-    spread: bool = False
-
-
-class TenantFound(Struct, gc=False):
-    name: str
-    spread: bool
-
-
 class Backup(Struct, gc=False):
     """Back up the store into a new directory while the node keeps running."""
 
@@ -529,6 +524,12 @@ Command = (
     | Unstage
     | Arrive
     | TenantPut
+    | TenantGet
+    | TenantList
+    | TokenPut
+    | TokenList
+    | TokenDelete
+    | TokensUsed
     | Backup
     | Hold
 )
@@ -574,6 +575,8 @@ Reply = (
     | Adopted
     | Unstaged
     | TenantFound
+    | TenantsFound
+    | TokensFound
     | BackedUp
     | Held
 )

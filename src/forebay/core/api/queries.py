@@ -202,12 +202,16 @@ class ListQueues(Query, gc=False):
     """All queues of the tenant."""
 
     tenant: str
+    within: tuple[str, ...] = ()
+    """Patterns of the queues that are asked for; all if empty."""
 
 
 class Stats(Query, gc=False):
     """Totals over the tenant's queues."""
 
     tenant: str
+    within: tuple[str, ...] = ()
+    """Patterns of the queues that are asked for; all if empty."""
 
 
 class Measure(Query, gc=False):
@@ -387,6 +391,8 @@ class FindJob(Query, gc=False):
     tenant: str
     job_id: str
     queue: str | None = None
+    within: tuple[str, ...] = ()
+    """Patterns of the queues that it may be in; all if empty."""
 
 
 class Counts(Struct, gc=False):
@@ -511,6 +517,8 @@ class CronList(Query, gc=False):
     """Only names after this one."""
     name: str | None = None
     """Only this cron, which must exist."""
+    within: tuple[str, ...] = ()
+    """Patterns of the queues whose crons are asked for; all if empty."""
 
 
 class CronsFound(Struct, gc=False):

@@ -4,9 +4,12 @@ A cron knows its next slot. When the slot is due, one commit pushes the message 
 every slot fires exactly once, whatever crashes.
 """
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from forebay.core.api.jobs import CronDelete, CronDeleted, CronPut, Job, PushJobs
+from forebay.core.api.principals import has_queue
 from forebay.core.api.queries import CronList, CronsFound
 from forebay.core.bounds import CRON_BYTES_MAX, CRONS_MAX, NEVER, check_name, check_range
 from forebay.core.errors import Busy, ForebayError, Invalid, NotFound
@@ -120,7 +123,9 @@ def delete(shard: Shard, command: CronDelete, now: int) -> CronDeleted:
 
 def listed(shard: Shard, command: CronList, now: int) -> CronsFound:
     """Return crons by name, as many as fit into a reply."""
-    crons = shard.crons.by_tenant.get(command.tenant, {})
+    crons: Mapping[str, Cron] = shard.crons.by_tenant.get(command.tenant, {})
+    if command.within:
+        crons = {name: cron for name, cron in crons.items() if has_queue(command.within, cron.queue)}
     if command.name is not None:
         check_name("name", command.name)
         if command.name not in crons:
@@ -135,6 +140,12 @@ def listed(shard: Shard, command: CronList, now: int) -> CronsFound:
             break
         found.append(_shown(shard, crons[name], now))
     return CronsFound(found, len(found) < len(names))
+
+
+def queues_of(shard: Shard, tenant: str, name: str) -> list[str]:
+    """Return the queue of a cron, in a list; an empty one if it is not in this shard."""
+    known = shard.crons.by_tenant.get(tenant, {}).get(name)
+    return [known.queue] if known is not None else []
 
 
 def _shown(shard: Shard, cron: Cron, now: int) -> Cron:
@@ -160,14 +171,30 @@ def _remove(shard: Shard, cron: Cron) -> None:
 
 def forget(shard: Shard, cron: Cron) -> None:
     """Remove a cron from memory and its timer."""
-    if cron.next_at != NEVER:
+    if cron.next_at != NEVER and cron.tenant not in shard.crons.held:
         shard.timers.crons.remove(cron.next_at, (cron.tenant, cron.name))
     del shard.crons.by_tenant[cron.tenant][cron.name]
     shard.crons.bytes[cron.tenant] -= len(cron.payload)
 
 
+def hold(shard: Shard, tenant: str, held: bool) -> None:
+    """Fire no crons of a tenant, or fire them again: slots passed meanwhile are then late."""
+    if held == (tenant in shard.crons.held):
+        return
+    crons = shard.crons.by_tenant.get(tenant, {}).values()
+    if held:
+        shard.crons.held.add(tenant)
+        for cron in crons:
+            if cron.next_at != NEVER:
+                shard.timers.crons.remove(cron.next_at, (tenant, cron.name))
+    else:
+        shard.crons.held.discard(tenant)
+        for cron in crons:
+            _plan(shard, cron)
+
+
 def _plan(shard: Shard, cron: Cron) -> None:
-    if cron.next_at != NEVER:
+    if cron.next_at != NEVER and cron.tenant not in shard.crons.held:
         shard.timers.crons.add(cron.next_at, (cron.tenant, cron.name))
         shard.timers.alarm.sooner(cron.next_at)
 

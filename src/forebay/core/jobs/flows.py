@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from forebay.core import bounds
 from forebay.core.api.jobs import FlowJob, FlowPushed, PushedJobs, PushFlow, PushJobs
+from forebay.core.api.principals import has_queue
 from forebay.core.api.queries import Children, ChildrenFound, FindJob, Show, ShownAll, State
 from forebay.core.bounds import FLOW_DEPTH_MAX, FLOW_MAX, check_name
 from forebay.core.errors import Invalid, NotFound
@@ -118,7 +119,12 @@ def find(shard: Shard, command: FindJob, now: int) -> ShownAll:
     if command.queue is not None:
         queues = [shard.names.known(command.tenant, command.queue)]
     else:
-        queues = [queue for queue in shard.names.of_tenant(command.tenant) if command.job_id in queue.named]
+        every = shard.names.of_tenant(command.tenant)
+        queues = [
+            queue
+            for queue in every
+            if command.job_id in queue.named and has_queue(command.within, queue.name)
+        ]
     ids: list[int] = []
     for queue in queues:
         place = queue.named.get(command.job_id)

@@ -52,7 +52,8 @@ def verify(shards: int, scan: Scan, bodies: ReadBodies, found: set[bytes]) -> It
 
     Raises ``Damaged`` if not even the control records can be read.
     """
-    listed = control.load(None, scan(*keyspace.control_bounds())).tenants
+    known_tenants = control.load(None, scan(*keyspace.control_bounds())).tenants
+    listed = {name: each.spread for name, each in known_tenants.items()}
     prefixes: set[bytes] = set()
     damaged: set[int] = set()
     for shard in range(shards):

@@ -33,6 +33,7 @@ from forebay.core.state import (
     Scheduled,
     Segment,
     Tie,
+    Token,
     Track,
     Value,
 )
@@ -139,6 +140,18 @@ def pack_dependent(count: int, waiting: int, met: int, since: int) -> bytes:
 
 def pack_taken(at: int, ids: list[tuple[int, str]]) -> bytes:
     return _encode((at, ids))
+
+
+def pack_token(token: Token) -> bytes:
+    return _encode(astuple(token)[1:])
+
+
+_unpack_token = msgpack.Decoder(tuple[str, str, str, tuple[str, ...], int, int, bytes, bytes, int]).decode
+
+
+def unpack_token(name: str, value: bytes) -> Token:
+    """Return a token of its id and record."""
+    return Token(name, *_unpack_token(value))
 
 
 def pack_numbers(values: tuple[int, ...]) -> bytes:

@@ -31,7 +31,8 @@ u32, and every key of a queue starts with it:
 
 ``P`` of eight zeros holds names. The control records are what every node needs before it routes a command:
 
-    0 T  tenant name                                     whether the tenant is spread over shards
+    0 T  tenant name                                     a tenant: whether it is spread, and suspended
+    0 U  token id                                        token
     0 V                                                  version of the placement
 
 The others belong to one shard:
@@ -56,6 +57,7 @@ META = bytes(8)
 """The prefix of names, which belongs to no queue."""
 ARRIVALS = b"\xff" * 8 + b"A"
 """Prefix of keys in the store's inbox."""
+TENANT_KIND, TOKEN_KIND = b"T", b"U"
 VERSION_KEY = META + b"V"
 SHARD_KIND_AT = len(META) + 5
 """Where the kind stands in a key of ``shard_bounds``."""
@@ -254,7 +256,11 @@ def tenant_key(shard: int, name: str) -> bytes:
 
 
 def control_key(tenant: str) -> bytes:
-    return META + b"T" + tenant.encode()
+    return META + TENANT_KIND + tenant.encode()
+
+
+def token_key(token: str) -> bytes:
+    return META + TOKEN_KIND + token.encode()
 
 
 def key_fields(key: bytes) -> tuple[int, ...]:

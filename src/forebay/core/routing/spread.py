@@ -31,6 +31,7 @@ from forebay.core.api.queries import (
     KvList,
     KvWatch,
     LimitList,
+    Show,
     State,
 )
 from forebay.core.api.stages import StageWrite
@@ -61,6 +62,9 @@ class Touched(Struct):
     leases: set[tuple[int, int]] = set()
     """Shards and names of leases."""
     has_values: bool = False
+    """Whether it is about what the tenant has beside its queues."""
+    is_spread: bool = True
+    """Whether the tenant is, so that some commands are refused."""
 
     def shards_of_names(self, tenant: str, shards: int) -> set[int]:
         """Return the shards of the queues and values that the command names."""
@@ -98,11 +102,11 @@ def queue_of(shard: Shard, tenant: str, partition: int | None, lease: int | None
     return queue if queue is not None and queue.tenant == tenant else None
 
 
-def touched(command: Command) -> Touched:
-    """Return what a command is about; raise if no command of a spread tenant may do it."""
-    found = Touched()
+def touched(command: Command, *, is_spread: bool = True) -> Touched:
+    """Return what a command is about; raise if no command of a spread tenant may do it, and it is one."""
+    found = Touched(is_spread=is_spread)
     _add(found, command)
-    if found.has_values and (found.queues or found.numbers or found.leases):
+    if is_spread and found.has_values and (found.queues or found.numbers or found.leases):
         raise Invalid("ops", f"about one queue or about values: {WHY}, and values live elsewhere")
     return found
 
@@ -126,11 +130,18 @@ def _add(found: Touched, command: Command) -> None:
                 _add_job(found, *command.then)
                 found.field = "then"
         case CronPut():
-            if not command.name.startswith(f"{command.queue}/") or command.name.endswith("/"):
-                raise Invalid("name", f"{command.queue}/ and more: {WHY}, and a cron is found by its queue")
+            if (
+                found.is_spread and not command.name.startswith(f"{command.queue}/")
+            ) or command.name.endswith("/"):
+                why = f"{WHY}, and a cron is found by its queue"
+                raise Invalid("name", f"{command.queue}/ and more: {why}")
             _add_job(found, command.queue, command.job)
-        case CronDelete():
+        case CronDelete() if found.is_spread:
             found.queues.add(command.name.partition("/")[0])
+        case CronDelete():
+            pass  # the cron tells its queue
+        case LimitPut() if not found.is_spread:
+            found.has_values = True
         case LimitPut() if command.limit is None:
             raise NotFound(f"there is no limit {command.name}")
         case LimitPut():
@@ -142,7 +153,7 @@ def _add(found: Touched, command: Command) -> None:
             if command.lease is not None:
                 found.leases.add(parse_lease(command.lease))
             found.numbers |= _numbers(command.ids or ())
-        case Cancel() | Move():
+        case Cancel() | Move() | Show():
             found.field = "ids"
             found.numbers |= _numbers(command.ids)
         case _ if isinstance(command, BY_ID):
@@ -158,7 +169,7 @@ def _add(found: Touched, command: Command) -> None:
 def _add_queue(found: Touched, command: Command) -> None:
     """Add a command that names its queue."""
     match command:
-        case Configure() if command.options.get("limits"):
+        case Configure() if found.is_spread and command.options.get("limits"):
             raise Invalid("limits", f"left out: {WHY}, and share none; set rate_limit or concurrency")
         case Push():
             _add_dependencies(found, command.attributes)
@@ -175,8 +186,10 @@ def _add_queue(found: Touched, command: Command) -> None:
 
 
 def _add_job(found: Touched, queue: str, job: Job) -> None:
-    if job.own is not None and job.own.keys:
+    writes_values = job.own is not None and bool(job.own.keys)
+    if found.is_spread and writes_values:
         raise Invalid("keys_if_undelivered", f"left out: {WHY}, and values live elsewhere; read its end")
+    found.has_values |= writes_values
     found.queues.add(queue)
     _add_dependencies(found, job.attributes)
 

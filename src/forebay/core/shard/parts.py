@@ -8,13 +8,15 @@ from forebay.core.state import Cron, EmittedEvent, EventLog, Limiter, NamedLimit
 class Crons:
     """The crons of a shard's tenants."""
 
-    __slots__ = ("by_tenant", "bytes")
+    __slots__ = ("by_tenant", "bytes", "held")
 
     def __init__(self) -> None:
         self.by_tenant: dict[str, dict[str, Cron]] = {}
         """By tenant and name."""
         self.bytes: Counter[str] = Counter()
         """Payload bytes, by tenant."""
+        self.held: set[str] = set()
+        """Tenants whose crons do not fire now: they are suspended."""
 
 
 class ValueStore:

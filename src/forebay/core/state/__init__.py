@@ -96,6 +96,7 @@ from forebay.core.state.stages import (
     Stage as Stage,
     Sums as Sums,
 )
+from forebay.core.state.tokens import Token as Token
 from forebay.core.state.track import (
     BY_ITSELF as BY_ITSELF,
     LOST as LOST,

@@ -188,7 +188,7 @@ class Forwarder:
         engine = self._node.engine
         found: dict[int, list[Known]] = {}
         for tenant, mine in self.by_tenant.items():
-            is_spread = engine.control.tenants.get(tenant)
+            is_spread = engine.control.is_spread(tenant)
             for shard in engine.shards if is_spread else [self._node.engine.home(tenant)]:
                 if shard in engine.shards:
                     found.setdefault(shard, []).extend(mine.values())

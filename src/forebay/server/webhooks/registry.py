@@ -99,7 +99,7 @@ class Webhooks:
                 raise Busy(f"a tenant has at most {WEBHOOKS_MAX} webhooks; delete some")
             home = self._node.engine.home(webhook.tenant)
             # Which queues of a spread tenant it will be told of is not known yet: its own queues come later.
-            shards = [] if self._node.engine.control.tenants.get(webhook.tenant) else [home]
+            shards = [] if self._node.engine.control.is_spread(webhook.tenant) else [home]
             for shard in shards:
                 await self._forwarder.ask(configuration(webhook.id, shard, self._node.limits))
             webhook.created_at = self._office.clock()

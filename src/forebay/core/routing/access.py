@@ -1,0 +1,43 @@
+"""What a principal for some queues may do: only what is about these queues, and nothing of the whole tenant.
+
+Most principals are for all queues, and nothing here is run for them.
+"""
+
+from collections.abc import Iterable
+
+from forebay.core.api.commands import Command
+from forebay.core.api.principals import Patterns, has_queue
+from forebay.core.api.queries import CronList, FindJob, ListQueues, Stats
+from forebay.core.api.tenants import OfControl
+from forebay.core.errors import Denied
+from forebay.core.routing.spread import Touched, touched
+
+LISTS = (ListQueues, Stats, CronList, FindJob)
+"""Queries that say themselves which queues they are about."""
+
+
+def about(command: Command, patterns: Patterns, *, is_spread: bool) -> Touched:
+    """Return what a command is about; raise if that is more than queues."""
+    if isinstance(command, OfControl) or not command.tenant:
+        raise Denied(only(patterns))
+    if isinstance(command, FindJob) and command.queue is not None:
+        return Touched(queues={command.queue})
+    if isinstance(command, LISTS):
+        if tuple(command.within) != tuple(patterns):
+            raise Denied(only(patterns))
+        return Touched()
+    found = touched(command, is_spread=is_spread)
+    if found.has_values:
+        raise Denied(f"{only(patterns)}, and this belongs to its whole tenant")
+    return found
+
+
+def check(queues: Iterable[str], patterns: Patterns) -> None:
+    """Raise unless all queues match."""
+    for queue in queues:
+        if not has_queue(patterns, queue):
+            raise Denied(f"{only(patterns)}, and this is about {queue}")
+
+
+def only(patterns: Patterns) -> str:
+    return f"this principal is for the queues {', '.join(patterns)} only"
