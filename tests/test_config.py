@@ -28,6 +28,8 @@ SAMPLES = {
     "flashq": "127.0.0.1:1",
     "flashq_http": "127.0.0.1:2",
     "flashq_tokens": "a,b",
+    "admin_token": "a-long-one-of-the-admin",
+    "use_creates_tenants": "off",
     "memory_bytes_max": "1048577",
     "cors": "https://a.example, https://b.example",
 }

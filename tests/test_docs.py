@@ -54,7 +54,7 @@ def test_every_command_and_each_of_its_fields_is_in_the_protocol(
     (row,) = (line for line in PROTOCOL.splitlines() if line.startswith(f"| `{operation.name}`, "))
     for route in operation.routes:
         assert f"`{route.method} {route.path}`" in row
-    shared = ("reqId", *Options.__struct_fields__)
+    shared = ("reqId", "tenant", *Options.__struct_fields__)
     for field in msgspec.structs.fields(operation.request):
         where = PROTOCOL if field.name in shared else row
         assert f"`{field.encode_name}`" in where, field.encode_name

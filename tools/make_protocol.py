@@ -17,7 +17,7 @@ from msgspec.structs import FieldInfo
 
 from forebay.core.state import Backoff, QueueOptions
 from forebay.server.http.docs.fields import about, choices
-from forebay.wire.operation import Operation, Request, Route
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.operations.messages import Seen
 from forebay.wire.operations.push import Options, RunOptions
 from forebay.wire.options import BackoffIn, OptionsIn, RateIn
@@ -72,6 +72,8 @@ def own_fields(kind: type[Struct]) -> list[FieldInfo]:
     """The fields of a class, but for those that have a table of their own."""
     shared = shared_by(kind)
     known = (*UNSAID, *(shared.__struct_fields__ if shared is not None else ()))
+    if not issubclass(kind, Answer):
+        known = (*known, "tenant")
     return [each for each in msgspec.structs.fields(kind) if each.name not in known]
 
 
@@ -159,9 +161,13 @@ def routed(operation: Operation, route: Route) -> str:
             f"`{each.encode_name}`" for each in own_fields(operation.request) if each.name not in route.fields
         ]
     )
-    role = f", {route.role}" if route.role else ""
+    role = f", {_needs(route.needs)}" if route.needs else ""
     without = f", without {' and '.join(missing)}" if missing else ""
     return f"`{route.method} {route.path}`{role}{without}"
+
+
+def _needs(roles: tuple[str, ...]) -> str:
+    return " or ".join(roles)
 
 
 def text(docstring: str | None) -> str:
@@ -175,7 +181,7 @@ def operations_table(tag: str) -> list[str]:
     lines = ["| command | HTTP | fields | answer |", "|---|---|---|---|"]
     for each in families()[tag]:
         routes = "<br>".join(routed(each, route) for route in each.routes)
-        name = f"`{each.name}`, {each.role}. {text(each.request.__doc__)}"
+        name = f"`{each.name}`, {_needs(each.roles)}. {text(each.request.__doc__)}"
         lines.append(f"| {name} | {routes} | {asked(each.request, tag)} | {_answer(each, tag)} |")
     return lines
 

@@ -24,7 +24,7 @@ from forebay.config import OFF, Settings, address, split
 from forebay.core.errors import Damaged
 from forebay.logs import set_up_logs
 from forebay.server.flashq.door import Door
-from forebay.server.flashq.web.feed import Noticing
+from forebay.server.flashq.web.feeds import Noticing
 from forebay.server.flashq.web.server import FlashqHttp
 from forebay.server.http.listener import HttpListener
 from forebay.server.http.server import HttpServer
@@ -141,7 +141,15 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         open_ = {name: each.connections for name, each in {"tcp": server, **doors}.items()}
         return {**open_, "flashq_http": web.connections}
 
-    http = HttpServer(node, loop, settings.http_limits(), __version__, connections, clock=now)
+    http = HttpServer(
+        node,
+        loop,
+        settings.http_limits(),
+        __version__,
+        connections,
+        clock=now,
+        admin_token=settings.admin_token,
+    )
     server = TcpServer(node, loop, settings.tcp_limits(), codec, http.services)
     flashq = Door(http.workers, split(settings.flashq_tokens))
     web = FlashqHttp(
@@ -155,7 +163,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         clock=now,
         connections=connections,
     )
-    noticing = Noticing(flashq, web.feed)
+    noticing = Noticing(flashq, web.feeds)
     doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), noticing, http.services, "flashq")}
     listeners: list[TcpServer | HttpListener] = [server, http, web, *doors.values()]
     try:
@@ -181,6 +189,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     http.webhooks.stop()
     if inbox is not None:
         await inbox.stop()
+    http.auth.close()
     await node.drain()
     closing = (each.close(STOP_S) for each in listeners)
     await asyncio.gather(*closing, http.webhooks.close(DELIVERY_STOP_S))

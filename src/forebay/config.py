@@ -74,6 +74,16 @@ class Settings(Struct, frozen=True, kw_only=True):
             "any client. Better set in the environment."
         ),
     ] = ""
+    admin_token: Annotated[
+        str,
+        _about(
+            "Token of the first admin; once it is set, every request needs a token. Better set in the "
+            "environment."
+        ),
+    ] = ""
+    use_creates_tenants: Annotated[
+        str, _about("`on`: a tenant exists from its first use; `off`: an admin creates it.")
+    ] = ON
     log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
     log_level: Annotated[str, _about("Least level logged: debug, info, warning or error.")] = "info"
     slow_ms: Annotated[
@@ -160,6 +170,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             events_bytes_max=self.events_bytes_max,
             events_retention_ms=self.events_retention_ms,
             pop_creates_queues=self.pop_creates_queues == ON,
+            use_creates_tenants=self.use_creates_tenants == ON,
         )
 
     def door(self, name: str) -> str:
@@ -353,9 +364,14 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         bad("log_format", "text or json")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         bad("log_level", "debug, info, warning or error")
-    for name in ("pop_creates_queues", "webhooks_private"):
+    for name in ("pop_creates_queues", "use_creates_tenants", "webhooks_private"):
         if getattr(settings, name) not in (ON, OFF):
             bad(name, "on or off")
+    if (
+        not (settings.admin_token.isascii() and settings.admin_token.isprintable())
+        or " " in settings.admin_token
+    ):
+        problems.append(f"{shown['admin_token']}: it is not printable ASCII without spaces")  # it is a secret
     if not _is_text(settings.webhook_secret):
         problems.append(f"{shown['webhook_secret']}: it is not UTF-8")  # not shown: it is a secret
     if settings.store.startswith(DATABASES):

@@ -265,6 +265,13 @@ def test_a_browse_is_pages_of_what_its_filter_finds(fields: Fields) -> None:
 
 def test_every_operation_is_known_by_its_name() -> None:
     assert set(COMMANDS) == {
+        "AUTH",
+        "TENANT",
+        "TENANTPUT",
+        "TENANTS",
+        "TOKENCREATE",
+        "TOKENREVOKE",
+        "TOKENS",
         "PUSH",
         "POP",
         "ACK",

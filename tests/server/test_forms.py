@@ -5,6 +5,7 @@ are the same to the last id, lease and version.
 """
 
 import json
+import secrets
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -12,6 +13,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from forebay.broker.auth import Auth
 from forebay.core.api.commands import Command, Reply
 from forebay.core.errors import ForebayError
 from forebay.core.log.bodies import body_slices
@@ -43,6 +45,7 @@ class Steps:
         self.node = house.server.node
         self._loop = house.loop
         self.workers = Workers(lambda: house.now)
+        self.auth = Auth(self.node, house.loop)
 
     async def ask(self, command: Command) -> Reply | ForebayError:
         replies: list[Reply | ForebayError] = []
@@ -57,7 +60,7 @@ class Steps:
     def flush(self) -> None:
         pass
 
-    async def events(self, *_: object) -> tuple[list[bytes], str]:
+    async def events(self, *_: object, **__: object) -> tuple[list[bytes], str]:
         return [msgspec.json.encode(each) for each in DATA], "5"
 
     async def all(self, tenant: str) -> list[tuple[Webhook, Figures]]:
@@ -243,6 +246,21 @@ def limits_and_queues(talk: Talk) -> None:
     ask("WEBHOOKDELETE", id="mine")
     ask("QUEUEDELETE", queue="next", force=True)
     ask("BACKUP", directory="nowhere")
+    ask("TENANTPUT", tenant="acme", spread=True)
+    ask("TENANTPUT", tenant="acme", suspended=True, reqId="halt")
+    ask("PUSH", tenant="acme", queue="a", payload=1)
+    ask("TENANTPUT", tenant="acme", suspended=False)
+    ask("PUSH", tenant="acme", queue="a", payload=DATA)
+    ask("POP", tenant="acme", queue="a", wait_ms=0)
+    ask("TENANT", tenant="acme")
+    ask("TENANTS")
+    ask("AUTH")
+    token = ask("TOKENCREATE", tenant="acme", role="read", queues=["é*"], name="é")
+    assert not token["ok"]
+    token = ask("TOKENCREATE", tenant="acme", role="read", queues=["e*"], name="é", expires_ms=60_000)
+    ask("TOKENS", tenant="acme")
+    ask("TOKENREVOKE", tenant="acme", id=token["id"])
+    ask("TOKENREVOKE", tenant="acme", id=token["id"])
     ask("HOLD", held=False)
 
 
@@ -312,6 +330,8 @@ def talks() -> dict[str, Talk]:
     talks = {form: Talk(form) for form in FORMS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_operations, "new_id", lambda: "mine")
+        patch.setattr(secrets, "token_hex", lambda size: "0a" * size)
+        patch.setattr(secrets, "token_urlsafe", lambda size: "s" * 43)
         for talk in talks.values():
             for scene in SCENES:
                 scene(talk)

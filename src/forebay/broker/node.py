@@ -77,7 +77,7 @@ class Node:
         self.disk = Disk(store, self._committer, loop, disk_free_min_bytes)
         self._body_cache = BodyCache(store, self._committer, memory_bytes_max)
         self._waiters = Waiters()
-        self._watchers = Watchers(loop, self._clock, self._apply, self._answer)
+        self._watchers = Watchers(loop, self.now, self._apply, self._answer)
         self._key_watchers = KeyWatchers(loop, self._apply, self._answer)
         self._arrivals = 0
         self._forming: list[Answer] = []
@@ -96,7 +96,7 @@ class Node:
         """Whether a reload is running."""
         self._failed_in_a_row = 0
         """Failed commits and reloads since the last successful commit."""
-        self._timer = Timer(loop, self._clock, self._ring)
+        self._timer = Timer(loop, self.now, self._ring)
         self._settled: Future[None] | None = None
         """Resolved whenever a group has been answered; only ``drain`` sets it."""
         self._hear: Callable[[list[EmittedEvent]], None] | None = None
@@ -116,7 +116,7 @@ class Node:
         self._plan_flush()
         self._set_timer()
 
-    def _clock(self) -> int:
+    def now(self) -> int:
         """Return the current time in ms, which never goes back, not even across a restart."""
         return self._wall() + (self._ahead_ms or 0)
 
@@ -125,7 +125,7 @@ class Node:
     def ask(self, asker: Asker, ticket: Ticket, command: Command) -> None:
         """Apply a command; ``asker.answered`` is called once its group is committed."""
         may_tick = self._broken is None and not self.held
-        if self._waiters.count and may_tick and self._engine.next_due_at() <= self._clock():
+        if self._waiters.count and may_tick and self._engine.next_due_at() <= self.now():
             self._tick()  # what is due goes to the waiters first, then to this command
         if type(command) is Backup:
             back_up(self._store, self._committer, asker, ticket, command)
@@ -140,10 +140,10 @@ class Node:
                 self._again.append((asker, ticket, command))
             else:
                 self._wait(asker, ticket, command, reply.queue)
-        elif type(reply) is NotesFound and not reply.is_over and self._may_watch(command):
+        elif type(reply) is NotesFound and not reply.is_over and self._may_wait(command):
             assert isinstance(command, Await)
             self._watchers.add(self._engine, asker, ticket, command, reply)
-        elif type(reply) is KvFound and not reply.changed and self._may_watch(command):
+        elif type(reply) is KvFound and not reply.changed and self._may_wait(command):
             assert isinstance(command, KvWatch)
             self._key_watchers.add(self._engine, asker, ticket, command)
         else:
@@ -180,16 +180,20 @@ class Node:
             self._returned.append(reply)
             return
         try:
-            self._engine.give_back(reply, self._clock())
+            self._engine.give_back(reply, self.now())
         except Exception:
             self._met_bug("a lease could not be given back")
         self._serve_woken()
         self._plan_flush()
 
     def give_back_all(self, tenant: str) -> None:
-        """Return all leases of a tenant, uncounted: its consumers are gone."""
+        """Return all leases of a tenant, uncounted, and look at its waiting pops again."""
         for popped in self._engine.leased_to(tenant):
             self.give_back(popped)
+        for waiter in self._waiters.all():
+            if waiter.pop.tenant == tenant and self._broken is None:
+                self._try_again(waiter)
+        self._plan_flush()
 
     def peek(self, query: Command) -> Reply | ForebayError:
         """Return the reply to a query at once, from state that may not be committed yet."""
@@ -239,7 +243,7 @@ class Node:
     def _apply(self, command: Command) -> Reply | ForebayError:
         if self._broken is not None:
             return Busy(self._broken)
-        now = self._clock()
+        now = self.now()
         if self.held:  # only queries run, at the engine's own time: a later one would fire timers
             if not isinstance(command, Query):
                 return Busy(HELD)
@@ -259,10 +263,7 @@ class Node:
     # Long polls.
 
     def _may_wait(self, command: Command) -> bool:
-        return isinstance(command, Pop) and command.wait_ms > 0 and not self.draining
-
-    def _may_watch(self, command: Command) -> bool:
-        return isinstance(command, Await | KvWatch) and command.wait_ms > 0 and not self.draining
+        return isinstance(command, Pop | Await | KvWatch) and command.wait_ms > 0 and not self.draining
 
     def _wait(self, asker: Asker, ticket: Ticket, command: Pop, queue: Queue) -> None:
         self._arrivals += 1
@@ -334,7 +335,7 @@ class Node:
     def _tick(self) -> None:
         """Fire what is due, and retry the waiters it woke."""
         try:
-            self._engine.tick(self._clock())
+            self._engine.tick(self.now())
         except Exception:
             self._met_bug("what was due could not be done")
         self._serve_woken()
@@ -463,13 +464,13 @@ class Node:
     def _hold(self, asker: Asker, ticket: Ticket, command: Hold) -> None:
         """Stop all changes, those by timers included, or resume them."""
         if command.held and not self.held:
-            self.held, self._held_at = True, self._clock()
+            self.held, self._held_at = True, self.now()
             logger.warning("held: it answers questions only")
         elif self.held and not command.held:
             self.held = self._is_still = False
             logger.warning("let go: all goes on")
             if self._broken is None:
-                self._engine.gain(self._clock() - self._held_at)
+                self._engine.gain(self.now() - self._held_at)
                 self._go_on()
         self._answer(asker, ticket, Held(command.held, self._store.name))
 
@@ -495,7 +496,7 @@ class Node:
 
     def _break(self, why: str) -> None:
         if self._broken is None:
-            self._broken, self._broken_at = why, self._clock()
+            self._broken, self._broken_at = why, self.now()
         self._plan_flush()
 
     def _fail(self, group: list[Answer], asked: list[tuple[int, Command]]) -> None:
@@ -517,7 +518,7 @@ class Node:
         self._reload_timer = None
         if not self._committer.busy and not self._closed:
             self.reloading = True
-            self._committer.alone(partial(self._load, self._clock() - self._broken_at), self._reloaded)
+            self._committer.alone(partial(self._load, self.now() - self._broken_at), self._reloaded)
 
     def _reloaded(self, outcome: Loaded | Exception) -> None:
         self.reloading = False

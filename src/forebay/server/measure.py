@@ -20,12 +20,15 @@ class Slice(QueuesMeasured, gc=False):
     """Whether they are beyond those with metrics of their own, and were summed."""
 
 
-async def measure(questions: NodeClient) -> Measured:
-    """Return the metrics of the node and the names of its queues, or raise."""
+async def measure(questions: NodeClient, tenant: str | None = None) -> Measured:
+    """Return the metrics of the node and the names of its queues, or those of one tenant; or raise."""
     reply = await questions.ask(Measure())
     if isinstance(reply, ForebayError):
         raise reply
     assert isinstance(reply, Measured)
+    if tenant is not None:
+        for shard, places in reply.queues.items():
+            reply.queues[shard] = [place for place in places if place[0] == tenant]
     return reply
 
 
@@ -69,9 +72,7 @@ class TenantMeasured(Struct, gc=False):
 
 async def measure_tenant(questions: NodeClient, tenant: str, own_max: int) -> TenantMeasured:
     """Measure the queues of a tenant, or raise."""
-    measured = await measure(questions)
-    for shard, places in measured.queues.items():
-        measured.queues[shard] = [place for place in places if place[0] == tenant]
+    measured = await measure(questions, tenant)
     found = TenantMeasured([], [], measured.now)
     async for each in slices(questions, measured, own_max):
         (found.rest if each.summed else found.queues).extend(each.queues)

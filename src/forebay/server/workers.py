@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import takewhile
 
+from forebay.core.api.principals import has_queue
 from forebay.core.bounds import QUEUE_NAME
 from forebay.core.errors import Busy
 from forebay.core.words import DEFAULT, WORKER_GONE, WORKER_STARTED, WORKER_STOPPED
@@ -87,10 +88,13 @@ class Workers:
         if before is None or was_gone or before.process != worker.process:
             self._happened(WORKER_STARTED, worker)
 
-    def report(self, name: str, queues: list[str], concurrency: int = 1, done: int = 0) -> None:
+    def report(
+        self, name: str, queues: list[str], concurrency: int = 1, done: int = 0, *, tenant: str = DEFAULT
+    ) -> None:
         """Record what one of flashQ's workers tells of itself."""
-        now, before = self._clock(), self._find(DEFAULT, name)
+        now, before = self._clock(), self._find(tenant, name)
         worker = Worker(
+            tenant=tenant,
             name=name,
             queues=dict.fromkeys(queues[:QUEUES_MAX]),
             concurrency=concurrency,
@@ -101,7 +105,7 @@ class Workers:
         )
         self.beat(worker)
 
-    def pulled(self, connection: int, queue: str) -> str:
+    def pulled(self, connection: int, queue: str, tenant: str = DEFAULT) -> str:
         """Record that a connection of flashQ's door asks for jobs, and return the name that it goes by.
 
         A request over HTTP (0) has no connection of its own, and no name: its worker tells of itself, or is
@@ -110,20 +114,20 @@ class Workers:
         if not connection:
             return ""
         name = f"tcp-{connection}"
-        known = self._find(DEFAULT, name)
+        known = self._find(tenant, name)
         queues = {} if known is None else known.queues
         is_told = queue in queues or len(queues) >= QUEUES_MAX
         if known is not None and known.state != GONE and is_told:
             known.seen_at = self._clock()
-            self._rooms[DEFAULT].heard(known)
+            self._rooms[tenant].heard(known)
         elif QUEUE_NAME.fullmatch(queue):
             with suppress(Busy):  # it gets its jobs all the same
-                self.report(name, [*queues, queue])
+                self.report(name, [*queues, queue], tenant=tenant)
         return name
 
-    def left(self, connection: int) -> None:
+    def left(self, connection: int, tenant: str = DEFAULT) -> None:
         """Forget a connection of flashQ's door that ended."""
-        known = self._find(DEFAULT, f"tcp-{connection}")
+        known = self._find(tenant, f"tcp-{connection}")
         if known is not None:
             self._forget(known)
             self._happened(WORKER_STOPPED, known)
@@ -131,14 +135,24 @@ class Workers:
     # What others ask.
 
     def page(
-        self, tenant: str, queue: str | None, after: str | None, limit: int
+        self,
+        tenant: str,
+        queue: str | None,
+        after: str | None,
+        limit: int,
+        within: tuple[str, ...] = (),
     ) -> tuple[list[Worker], bool]:
-        """Return workers by name, after a name, and whether there are more; with ``queue``, its workers."""
+        """Return workers by name, after a name, and whether there are more; with ``queue``, its workers.
+
+        With ``within``, only those all of whose queues match its patterns.
+        """
         self.sweep()
         found = [
             each
             for each in self._of(tenant)
-            if (after is None or each.name > after) and (queue is None or queue in each.queues)
+            if (after is None or each.name > after)
+            and (queue is None or queue in each.queues)
+            and (not within or all(has_queue(within, name) for name in each.queues))
         ]
         found.sort(key=lambda each: each.name)
         shown = _first(found[:limit])
@@ -149,9 +163,9 @@ class Workers:
         self.sweep()
         return [each for each in self._of(tenant) if each.state != GONE]
 
-    def latest(self) -> list[Worker]:
+    def latest(self, tenant: str = DEFAULT) -> list[Worker]:
         """Return the active workers that were heard of last, as many as can be shown at a time."""
-        return _first(self.active()[::-1])[::-1]
+        return _first(self.active(tenant)[::-1])[::-1]
 
     @property
     def count(self) -> int:

@@ -90,7 +90,7 @@ class SteeredNode(Node):
     # Time.
 
     def _set_timer(self) -> None:
-        if not self.clock.is_still or self._engine.next_due_at() <= self._clock():
+        if not self.clock.is_still or self._engine.next_due_at() <= self.now():
             super()._set_timer()
 
     def due_at(self) -> int:
@@ -126,7 +126,7 @@ class SteeredNode(Node):
         """Expire leases now, of one queue or of all, and return how many."""
         if self._broken is not None:
             return 0
-        now, ended = self._clock(), 0
+        now, ended = self.now(), 0
         for shard in self._engine.shards.values():
             for lease in list(shard.leases.values()):
                 if lease.queue.tenant != DEFAULT or queue not in (None, lease.queue.name):
@@ -146,7 +146,7 @@ class SteeredNode(Node):
     def _reload(self) -> None:
         """Reload at once, so that the next command finds a working node, or one whose store still fails."""
         self._reload_timer = None
-        self._reloaded(outcome_of(self._load, self._clock() - self._broken_at))
+        self._reloaded(outcome_of(self._load, self.now() - self._broken_at))
 
     def recover(self) -> None:
         """Reload now instead of after the retry delay."""

@@ -73,6 +73,10 @@ class Frames:
             return None
         return data[HEAD:] if int.from_bytes(data[:HEAD], "big") == length else None
 
+    def limit(self, bytes_max: int) -> None:
+        """Take bodies of at most so many bytes from now on."""
+        self._limit = bytes_max
+
     def feed(self, data: bytes) -> None:
         if self._skip:
             skipped = min(self._skip, len(data))
@@ -171,6 +175,10 @@ class Lines:
         if self._size or self._skipped or length > self._limit or data[:1] <= b" ":
             return None
         return data[:length] if data.find(b"\n") == length else None
+
+    def limit(self, bytes_max: int) -> None:
+        """Take bodies of at most so many bytes from now on."""
+        self._limit = bytes_max
 
     def feed(self, data: bytes) -> None:
         if not self._size:

@@ -9,13 +9,10 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from forebay.core.api.principals import READ
 from forebay.wire.types import RequestId
 
-READ, WRITE, ADMIN = "read", "write", "admin"
-"""What an operation needs of its caller: to see messages, to change them, to run the server."""
-
-
-ADMINISTERED = ("dead letters", "queues", "groups", "crons", "limits", "webhooks", "server")
+ADMINISTERED = ("dead letters", "queues", "groups", "crons", "limits", "webhooks", "tenants", "server")
 """Headings of operations that administer; the others are about messages, or keys and values."""
 
 
@@ -25,6 +22,8 @@ class Request(
     """Base class of requests."""
 
     reqId: RequestId | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
+    """The tenant that it is about, if that is not the caller's own: only an admin may name another."""
 
 
 class Answer(Struct, omit_defaults=True, gc=False, kw_only=True):
@@ -63,7 +62,7 @@ class Route(Struct, frozen=True):
     """The fields that this route carries; all if None."""
     given: dict[str, Any] = {}
     """Fields that have another default here."""
-    role: str = ""
+    needs: tuple[str, ...] = ()
     """What this route needs, if that is less than the operation."""
     summary: str = ""
     """A title of its own."""
@@ -85,7 +84,8 @@ class Operation(Struct, frozen=True):
 
     request: type[Struct]
     answer: type[Answer]
-    role: str
+    needs: str | tuple[str, ...]
+    """The role that it needs of its caller, or several, one of which is enough."""
     tag: str
     """The heading it stands under in documents."""
     summary: str
@@ -98,7 +98,15 @@ class Operation(Struct, frozen=True):
         """Whether it is an administrative act, of which the log tells: it changes more than messages do."""
         if self.name == "BULK":
             return True
-        return self.role != READ and self.tag in ADMINISTERED and not self.request.__name__.startswith("List")
+        return (
+            READ not in self.roles
+            and self.tag in ADMINISTERED
+            and not self.request.__name__.startswith("List")
+        )
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.needs,) if isinstance(self.needs, str) else self.needs
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from forebay.wire.operations import (
     queues,
     server,
     stages,
+    tenants,
     transactions,
     values,
     workers,
@@ -34,6 +35,7 @@ OPERATIONS: list[Operation] = [
     *values.OPERATIONS,
     *stages.OPERATIONS,
     *workers.OPERATIONS,
+    *tenants.OPERATIONS,
     *server.OPERATIONS,
 ]
 BY_NAME = {each.name: each for each in OPERATIONS}

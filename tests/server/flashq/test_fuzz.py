@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec import Raw
 
+from forebay.core.api.principals import ANYONE
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
 from forebay.server.flashq.commands.table import COMMANDS
@@ -142,7 +143,7 @@ quiet = settings(max_examples=400, deadline=None, suppress_health_check=list(Hea
 def carried(body: bytes, *, packed: bool) -> None:
     """Decode a body and have its command made, as a connection does."""
     door = Door(Workers(lambda: 0))
-    caller = door.context(1, Limits())
+    caller = door.context(1, Limits(), ANYONE)
     try:
         request = door.decode_packed(body) if packed else door.decode(body)
         assert request.reqId is not None

@@ -9,7 +9,9 @@ from starlette.types import Message, Receive, Scope
 from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import Commands
 from forebay.server.flashq.web.streams import Dashboard
+from forebay.server.http.identity import CONTEXT
 from forebay.server.http.request_body import Gone
+from forebay.server.operations.carried import Context
 from tests.serving import PATIENCE_S
 
 
@@ -51,7 +53,7 @@ async def sent_to_one_that_leaves(commands: Watching) -> list[Message]:
         return b"{}"
 
     dashboard = Dashboard(figures, cast(Commands, commands))
-    await asyncio.wait_for(dashboard({"type": "websocket"}, receive, send), PATIENCE_S)
+    await asyncio.wait_for(dashboard({"type": "websocket", CONTEXT: Context()}, receive, send), PATIENCE_S)
     assert calls <= 2, "somebody else received, too"
     return sent
 

@@ -1,6 +1,6 @@
 """The declared example of every operation, and a server on which it works.
 
-``ID``, ``LEASE``, ``WEBHOOK`` and ``DIRECTORY`` stand for what only a server or its machine knows.
+``ID``, ``LEASE``, ``WEBHOOK``, ``TOKEN`` and ``DIRECTORY`` stand for what only a server or its machine knows.
 """
 
 from itertools import count
@@ -44,6 +44,7 @@ def prepare(http: Http, name: str, home: Path) -> Known:
         "ID": str(_message(http, name)),
         "LEASE": lease,
         "WEBHOOK": webhook,
+        "TOKEN": http.post("/v1/tenants/acme/tokens", role="read")["id"],
         "DIRECTORY": str(home / f"copy-{next(_directories)}"),
         "https://example.com/hook": NOWHERE,
     }
@@ -89,9 +90,13 @@ def path_of(bound: Bound, **places: Any) -> str:
 
 def call(http: Http, bound: Bound, known: Known) -> Answer:
     """Send the example of an operation over one of its routes."""
-    example = filled(bound.operation.example, known)
-    path = path_of(bound, **example)
-    rest = {name: value for name, value in example.items() if name not in bound.route.places}
+    return send(http, bound, filled(bound.operation.example, known))
+
+
+def send(http: Http, bound: Bound, request: dict[str, Any]) -> Answer:
+    """Send a request over one of the routes of its operation."""
+    path = path_of(bound, **request)
+    rest = {name: value for name, value in request.items() if name not in bound.route.places}
     if bound.route.has_body:
         return http.ask(bound.route.method, path, rest)
     query = {name: _in_query(name, value) for name, value in rest.items() if name in fields_of(bound)}

@@ -43,12 +43,18 @@ class Answer(Struct, frozen=True):
         return found
 
 
+def bearer(token: str) -> dict[str, str]:
+    """Headers of a request that shows a token."""
+    return {"authorization": f"Bearer {token}"}
+
+
 class Http:
     """One connection."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, token: str = "") -> None:
         host, _, port = address.rpartition(":")
         self.connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+        self._always = bearer(token) if token else {}
 
     def send(
         self,
@@ -60,7 +66,9 @@ class Http:
         """Bytes as they are; several pieces go in chunks."""
         chunked = body is not None and not isinstance(body, bytes)
         also = {"transfer-encoding": "chunked"} if chunked else {}
-        self.connection.request(method, path, body, {**also, **(headers or {})}, encode_chunked=chunked)
+        self.connection.request(
+            method, path, body, {**self._always, **also, **(headers or {})}, encode_chunked=chunked
+        )
         answer = self.connection.getresponse()
         said = {name.lower(): value for name, value in answer.getheaders()}
         return Answer(answer.status, said, answer.read())

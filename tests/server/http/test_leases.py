@@ -15,9 +15,11 @@ from forebay.core.bounds import Limits
 from forebay.core.words import DEFAULT
 from forebay.server.access_log import AccessLog
 from forebay.server.http.endpoint import Endpoint
+from forebay.server.http.identity import CONTEXT
 from forebay.server.http.request_body import Gone
 from forebay.server.http.routes import ROUTES
 from forebay.server.node_client import NodeClient
+from forebay.server.operations.carried import Context
 from forebay.server.tcp.codec import Services
 from forebay.server.workers import Workers
 from forebay.store.memory import MemoryStore
@@ -66,7 +68,7 @@ class House:
         self.questions = NodeClient(self.node)
         none: Any = None  # nobody polls for events, nor registers webhooks
         access = AccessLog(asyncio.get_running_loop())
-        self._services = Services(self.questions, none, none, access, Workers(lambda: NOW))
+        self._services = Services(self.questions, none, none, access, Workers(lambda: NOW), none)
         self.sent: list[Any] = []
 
     async def call(self, name: str, body: Any, connection: Fake, **headers: str) -> Any:
@@ -90,6 +92,7 @@ class House:
                 (key.replace("_", "-").encode(), value.encode("latin-1")) for key, value in headers.items()
             ],
             "forebay.connection": connection,
+            CONTEXT: Context(),
         }
         await Endpoint(BOUND[name], self._services, 1_000_000)(scope, receive, send)
         return self.sent[-1]["body"]

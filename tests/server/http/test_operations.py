@@ -14,7 +14,7 @@ from tests.server.http.examples import call, fields_of, path_of, prepare
 from tests.server.http.talking import Http
 from tests.serving import Server
 
-PLACES = {"group": "g", "name": "n", "key": "k", "id": 1, "job_id": "j", "stage": "s"}
+PLACES = {"group": "g", "name": "n", "key": "k", "id": 1, "job_id": "j", "stage": "s", "tenant": "t"}
 
 
 @pytest.fixture(scope="module")

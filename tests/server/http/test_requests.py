@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from forebay.core.bounds import Limits
 from forebay.server.http.connection import HttpLimits
 from forebay.server.http.endpoint import PACK_ASIDE, PACK_FROM
 from forebay.server.http.guard import REQUEST_ID_MAX
@@ -508,6 +509,10 @@ class Breaking:
     """A node whose answers break."""
 
     engine = None
+    limits = Limits()
+
+    def now(self) -> int:
+        return 0
 
     def ask(self, asker: Any, ticket: Any, command: Any) -> None:
         raise RuntimeError("as it should")

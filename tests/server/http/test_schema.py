@@ -20,7 +20,7 @@ from schemathesis.generation import GenerationMode
 from forebay.server.http.operation import Bound
 from forebay.server.http.routes import ROUTES
 from tests.server.http.examples import fields_of
-from tests.server.http.talking import Http, at
+from tests.server.http.talking import Http, at, bearer
 from tests.serving import Server
 
 CHECKS: list[Any] = [
@@ -32,21 +32,25 @@ CHECKS: list[Any] = [
 ]
 
 
+ADMIN = "of-the-admin-of-this-test"
+
+
 @pytest.fixture(scope="module")
 def served() -> Iterator[Server]:
-    """A server where nobody waits for long, with a queue that has something in it."""
-    with Server("--store", "memory:", "--wait-ms-max", "1") as running:
+    """A server where nobody waits for long, whatever tokens are made up."""
+    with Server("--store", "memory:", "--wait-ms-max", "1", "--admin-token", ADMIN) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def schema(served: Server) -> Any:
-    return schemathesis.openapi.from_url(f"http://{served.http}/openapi.json")
+    return schemathesis.openapi.from_url(f"http://{served.http}/openapi.json", headers=bearer(ADMIN))
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[requests.Session]:
     with requests.Session() as kept:
+        kept.headers.update(bearer(ADMIN))
         yield kept
 
 
@@ -66,7 +70,7 @@ UNLIKELY = {
     *("Ack", "Nack", "Release", "Extend", "Transact", "Push", "PushFlow", "ReadLog", "Bulk", "Seek"),
     *("Cancel", "Promote", "Delay", "Prioritise", "Discard", "SetProgress", "AddPartial"),
     *("PutCron", "WriteValues", "RegisterWebhook", "DeleteWebhook", "Command", "Backup"),
-    *("Stage", "Adopt", "Unstage"),
+    *("Stage", "Adopt", "Unstage", "RevokeToken", "TellWorker"),
 }
 """Operations that want what can not be made up, such as a lease, or fields that go together."""
 
@@ -81,6 +85,7 @@ def prepare(http: Http, queue: str) -> dict[str, str]:
     http.put(f"/v1/crons/{queue}", queue="ticks", message={"payload": 1}, every_ms=3_600_000)
     http.put(f"/v1/limits/{queue}", concurrency=5)
     http.put(f"/v1/kv/users/{queue}", value=1)
+    http.put("/v1/tenants/acme", suspended=False)
     return {
         "queue": queue,
         "group": "audit",
@@ -88,6 +93,7 @@ def prepare(http: Http, queue: str) -> dict[str, str]:
         "key": f"users/{queue}",
         "job_id": queue,
         "stage": "s",
+        "tenant": "acme",
         "id": str(http.push(queue, 1)),
     }
 
@@ -98,7 +104,7 @@ def test_answers_are_what_the_document_says(
 ) -> None:
     made_up = schema[bound.route.path][bound.route.method].as_strategy(generation_mode=mode)
     checks = [*CHECKS, negative_data_rejection] if mode is GenerationMode.NEGATIVE else CHECKS
-    with Http(served.http) as http:
+    with Http(served.http, ADMIN) as http:
         known = prepare(http, f"{bound.name}-{mode.name}")
     seen: list[int] = []
 
@@ -120,7 +126,7 @@ def test_answers_are_what_the_document_says(
         check()
     finally:
         if bound.name == "Hold":
-            with Http(served.http) as http:
+            with Http(served.http, ADMIN) as http:
                 http.post("/v1/hold", held=False)
     if mode is GenerationMode.POSITIVE and bound.name not in UNLIKELY:
         assert 200 in seen, seen

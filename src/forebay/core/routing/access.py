@@ -5,7 +5,7 @@ Most principals are for all queues, and nothing here is run for them.
 
 from collections.abc import Iterable
 
-from forebay.core.api.commands import Command
+from forebay.core.api.commands import Backup, Command, Hold
 from forebay.core.api.principals import Patterns, has_queue
 from forebay.core.api.queries import CronList, FindJob, ListQueues, Stats
 from forebay.core.api.tenants import OfControl
@@ -18,7 +18,7 @@ LISTS = (ListQueues, Stats, CronList, FindJob)
 
 def about(command: Command, patterns: Patterns, *, is_spread: bool) -> Touched:
     """Return what a command is about; raise if that is more than queues."""
-    if isinstance(command, OfControl) or not command.tenant:
+    if isinstance(command, OfControl | Backup | Hold) or not command.tenant:
         raise Denied(only(patterns))
     if isinstance(command, FindJob) and command.queue is not None:
         return Touched(queues={command.queue})

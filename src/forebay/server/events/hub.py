@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.broker.node import Node
+from forebay.core.api.principals import has_queue
 from forebay.core.api.queries import EventPositions, EventsPast, PastFound, PositionsFound
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.state import NOT_KEPT, EmittedEvent
@@ -42,12 +43,15 @@ class Wanted(Struct, frozen=True):
     """All queues if empty."""
     kinds: frozenset[str] = frozenset()
     """All kinds if empty."""
+    within: tuple[str, ...] = ()
+    """Patterns, one of which the queue must match; all queues, and events of none, if empty."""
 
     def has(self, tenant: str, queue: str, kind: str) -> bool:
         return (
             tenant == self.tenant
             and (not self.queues or queue in self.queues)
             and (not self.kinds or kind in self.kinds)
+            and has_queue(self.within, queue)
         )
 
 
@@ -305,7 +309,7 @@ class Hub:
             places = dict.fromkeys([(each.tenant, each.queue), (each.tenant, NO_QUEUE)])
             for place in places:
                 for wanted in self._by_queue.get(place, ()):
-                    if not wanted.kinds or kind in wanted.kinds:
+                    if wanted.has(each.tenant, each.queue, kind):
                         event = event or (kind, each.payload)
                         found.setdefault(wanted, []).append(event)
         after = shown_positions(self._positions)

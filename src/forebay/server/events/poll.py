@@ -21,7 +21,13 @@ class Polls(Backlog):
     """Answers polls: events after an id, or the next ones if there are none yet."""
 
     async def events(
-        self, tenant: str, queues: list[str], kinds: list[str], after: str | None, wait_ms: int
+        self,
+        tenant: str,
+        queues: list[str],
+        kinds: list[str],
+        after: str | None,
+        wait_ms: int,
+        within: tuple[str, ...] = (),
     ) -> Told:
         """Return events after ``after``, waiting up to ``wait_ms`` for one.
 
@@ -31,7 +37,7 @@ class Polls(Backlog):
         for field, names in (("queues", queues), ("kinds", kinds)):
             if len(names) > NAMES_MAX:
                 raise Invalid(field, f"a list of at most {NAMES_MAX} names")
-        wanted = Wanted(tenant, frozenset(queues), kinds_of(kinds, "kinds"))
+        wanted = Wanted(tenant, frozenset(queues), kinds_of(kinds, "kinds"), within)
         begin = self.hub.parse(after) if after else {} if after is not None else None
         listener, end = self.hub.join(wanted)
         try:

@@ -2,16 +2,18 @@
 
 from hmac import compare_digest
 
+from forebay.core.api.principals import OWNER, Principal, has_queue
 from forebay.core.bounds import Limits
 from forebay.core.errors import Denied
 from forebay.core.words import DEFAULT
-from forebay.server.flashq.errors import INVALID_TOKEN, not_authenticated
 from forebay.server.flashq.rates import Completions
 from forebay.server.flashq.subscription import Subscriptions
 from forebay.server.workers import Workers
 
 WAIT_MS = 60_000
 """Wait of a PULL without a timeout, unless the server's limit is lower."""
+OF_TOKENS = Principal(DEFAULT, OWNER, "flashq_tokens")
+"""Who shows one of the door's own tokens."""
 
 
 class Tokens:
@@ -33,29 +35,37 @@ class Caller:
     """One client: who it is, what it may, and what it listens to."""
 
     def __init__(
-        self, owner: int, limits: Limits, tokens: Tokens, workers: Workers, completions: Completions
+        self,
+        owner: int,
+        limits: Limits,
+        principal: Principal | None,
+        may: frozenset[type],
+        workers: Workers,
+        completions: Completions,
     ) -> None:
-        self.tenant = DEFAULT
+        self.principal = principal
+        """None as long as it has shown no token where one is asked for."""
+        self.tenant = DEFAULT if principal is None else principal.tenant
+        self.queues = () if principal is None else principal.queues
+        self.may = may
+        """Classes of commands that need no further look."""
         self.owner = owner
         """Number of the connection."""
         self.limits = limits
-        self.tokens = tokens
         self.workers = workers
         self.completions = completions
-        self.is_known = not tokens
-        """Whether it has shown its token, or needs none."""
         self.subscriptions = Subscriptions()
 
-    def check(self) -> None:
-        """Raise unless it may send commands."""
-        if not self.is_known:
-            raise not_authenticated()
+    def check_whole(self) -> None:
+        """Raise if it is for some queues only: what it asks for is about all of them."""
+        if self.queues:
+            raise Denied(f"This token is for the queues {', '.join(self.queues)} only")
 
-    def show(self, token: str) -> None:
-        """Take a token; raise if it is none. Where none is needed, any is good, as it is in flashQ."""
-        if self.tokens and not self.tokens.has(token):
-            raise Denied(INVALID_TOKEN)
-        self.is_known = True
+    def subscribe(self, queue: str, events: list[str], *, packed: bool) -> None:
+        """Have the events of a queue sent."""
+        if not has_queue(self.queues, queue):
+            self.check_whole()
+        self.subscriptions.add(self.tenant, queue, events, packed=packed)
 
     def wait_ms(self, given: int | None, default: int = WAIT_MS) -> int:
         """Return how long a command may wait: no longer than the server lets it."""

@@ -39,8 +39,10 @@ class Command:
 
     __slots__ = ()
     is_command: ClassVar[bool] = True
-    opens: ClassVar[bool] = False
-    """Whether it may be sent before AUTH."""
+    is_auth: ClassVar[bool] = False
+    """Whether it shows the token of its connection."""
+    tenant: ClassVar[UnsetType] = UNSET
+    """flashQ knows no tenants: each command is about that of its token."""
     reqId: RequestId | UnsetType
 
     def nested(self) -> tuple[int, int]:
@@ -49,8 +51,6 @@ class Command:
 
     def command(self, caller: Caller) -> CoreCommand:
         """Return the command of the core; raise ``Ready`` if none is needed."""
-        if not self.opens:
-            caller.check()
         return self.asked(caller)
 
     def packed_command(self, caller: Caller) -> CoreCommand:
@@ -58,7 +58,6 @@ class Command:
 
     async def carry_out(self, services: Services, caller: Caller) -> Any:
         """Carry out a command that takes several of the core."""
-        caller.check()
         return await self.steps(services, caller)
 
     def asked(self, caller: Caller) -> CoreCommand:
@@ -95,8 +94,10 @@ class AboutJob(Asked, gc=False, kw_only=True):
         return job_not_found(self.id) if isinstance(error, NotFound | Conflict) else error
 
 
-async def ask(services: Services, command: CoreCommand) -> Reply:
+async def ask(services: Services, caller: Caller, command: CoreCommand) -> Reply:
     """Return the reply of the core, or raise its error."""
+    if caller.queues:
+        services.questions.node.engine.check_queues(command, caller.queues)
     reply = await services.questions.ask(command)
     if isinstance(reply, ForebayError):
         raise reply

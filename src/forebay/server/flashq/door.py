@@ -9,12 +9,16 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from forebay.broker.auth import Auth, NotKnown
+from forebay.core.api.principals import ROLES, Principal
 from forebay.core.bounds import Limits
-from forebay.core.errors import ForebayError
+from forebay.core.errors import Denied, ForebayError
+from forebay.core.words import DEFAULT
 from forebay.server.decode_errors import Glimpse, glimpse
 from forebay.server.flashq import answers, errors
-from forebay.server.flashq.caller import Caller, Tokens
-from forebay.server.flashq.commands.table import NAMES, AnyCommand
+from forebay.server.flashq.caller import OF_TOKENS, Caller, Tokens
+from forebay.server.flashq.commands.needs import NEEDS
+from forebay.server.flashq.commands.table import COMMANDS, NAMES, AnyCommand
 from forebay.server.flashq.rates import Completions
 from forebay.server.tcp.codec import Outlet
 from forebay.server.workers import Workers
@@ -25,6 +29,14 @@ from forebay.wire.types import RequestId
 _decode = msgspec.json.Decoder(AnyCommand).decode
 _decode_packed = msgspec.msgpack.Decoder(AnyCommand).decode
 _encode = msgspec.json.Encoder().encode
+COMMAND_NAMES: dict[type, str] = {kind: name for name, kind in COMMANDS.items()}
+MAY = {
+    role: frozenset(
+        kind for name, kind in COMMANDS.items() if not kind.is_auth and Principal(role=role).may(NEEDS[name])
+    )
+    for role in ROLES
+}
+"""By role: the commands that it is enough for."""
 
 
 class Door:
@@ -33,17 +45,52 @@ class Door:
     def __init__(self, workers: Workers, tokens: tuple[str, ...] = ()) -> None:
         self.tokens = Tokens(tokens)
         self.workers = workers
-        self.completions = Completions()
+        self._completions: dict[str, Completions] = {}
+        """By tenant."""
 
-    def context(self, owner: int, limits: Limits) -> Caller:
-        return Caller(owner, limits, self.tokens, self.workers, self.completions)
+    # Who asks.
+
+    def context(self, owner: int, limits: Limits, principal: Principal | None) -> Caller:
+        may: frozenset[type] = frozenset() if principal is None else MAY[principal.role]
+        tenant = DEFAULT if principal is None else principal.tenant
+        completions = self._completions.setdefault(tenant, Completions())
+        return Caller(owner, limits, principal, may, self.workers, completions)
+
+    def anonymous(self, auth: Auth) -> Principal | None:
+        return None if self.tokens else auth.anonymous()
+
+    def identify(self, token: str, auth: Auth) -> Principal:
+        """Return whose token it is: one of the door's, or of the server. Where none is needed, any is good,
+        as it is in flashQ."""
+        if self.tokens.has(token):
+            return OF_TOKENS
+        try:
+            return auth.principal(token)
+        except NotKnown:
+            found = self.anonymous(auth)
+            if found is None:
+                raise NotKnown(errors.INVALID_TOKEN) from None
+            return found
+
+    @staticmethod
+    def allowed(request: Any, caller: Caller) -> Caller:
+        """Return the caller; raise if it may not send a command."""
+        if caller.principal is None:
+            raise errors.not_authenticated()
+        name = COMMAND_NAMES[type(request)]
+        if not caller.principal.may(NEEDS[name]):
+            role = caller.principal.role
+            raise Denied(f"{name} needs the role {' or '.join(NEEDS[name])}, and this token has {role}")
+        return caller
+
+    # Connections.
 
     def opened(self, context: Caller, outlet: Outlet) -> None:
         context.subscriptions.open(outlet)
 
     def ended(self, context: Caller) -> None:
         context.subscriptions.close()
-        self.workers.left(context.owner)
+        self.workers.left(context.owner, context.tenant)
 
     # Requests.
 

@@ -14,10 +14,11 @@ from forebay.core.api.queries import Await, KvWatch
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
 from forebay.server.access_log import ACTS, DONE, UNREAD, Asked, command_of
 from forebay.server.decode_errors import Glimpse, in_words_of, names_within
+from forebay.server.http.identity import context_of, lasting
 from forebay.server.http.operation import Bound, encode, places_of
 from forebay.server.http.request_body import Gone, Reader, check_no_body, header, whole
 from forebay.server.node_client import NodeClient as NodeClient
-from forebay.server.operations.carried import Context
+from forebay.server.operations.carried import Context, check_role, for_tenant
 from forebay.server.tcp.codec import Services
 from forebay.wire.operation import Answer, Problem as Problem
 
@@ -58,6 +59,7 @@ class Patient(NodeClient):
         answer = self.ask(command)
         await asyncio.sleep(0)
         gone = asyncio.ensure_future(until_gone(scope, receive))
+        watch = lasting(scope)
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
@@ -67,6 +69,7 @@ class Patient(NodeClient):
                 raise Gone
             return answer.result()
         finally:
+            watch()
             gone.cancel()
             if not answer.done():
                 answer.cancel()
@@ -83,12 +86,14 @@ async def while_there(scope: Scope, receive: Receive, work: Coroutine[Any, Any, 
     """Return the result of work for a client; cancel it and raise Gone if the client disconnects first."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(until_gone(scope, receive))
+    watch = lasting(scope)
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise Gone
         return task.result()
     finally:
+        watch()
         gone.cancel()
         task.cancel()
 
@@ -114,7 +119,8 @@ class Endpoint:
         self._fields = names_within(bound.kind)
         self._body_bytes_max = body_bytes_max
         self._now = asyncio.get_running_loop().time
-        self._context = CONTEXT
+        self._needs = bound.route.needs or bound.operation.roles
+        self._is_mixed = bound.operation.name in MIXED
         self._command: str | None = bound.operation.name
         """What the log calls its requests; None if each says its own."""
 
@@ -146,7 +152,7 @@ class Endpoint:
             Asked(
                 command=command or UNREAD,
                 carrier="http",
-                tenant=CONTEXT.tenant,
+                tenant=context_of(scope).tenant,
                 request=request,
                 reply=found if error is None else error,
                 outcome=DONE if error is None else error.code,
@@ -180,7 +186,15 @@ class Endpoint:
                     setattr(request, name, value)
         return request
 
+    def check_role(self, scope: Scope) -> None:
+        """Raise unless the principal of a request has the role that this needs."""
+        principal = context_of(scope).principal
+        assert principal is not None
+        if not principal.may(self._needs):
+            check_role(principal, self._needs, self.bound.operation.name)
+
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
+        self.check_role(scope)
         return await self.carried_out(await self._request(scope, receive), scope, receive)
 
     async def carried_out(self, request: Any, scope: Scope, receive: Receive) -> Answer:
@@ -188,9 +202,17 @@ class Endpoint:
         # From here on: what came before is the time that the client took to send it.
         began = self._now()
         scope[ASKED] = (request, began, None)
+        context = context_of(scope)
+        if request.tenant is not UNSET:
+            context = for_tenant(context, request.tenant)
+        if self._is_mixed:
+            assert context.principal is not None
+            request.check_allowed(context.principal)
         if not request.is_command:
-            return await self._step_by_step(request, scope, receive)
-        command = request.command(self._context)
+            return await self._step_by_step(request, context, scope, receive)
+        command = request.command(context)
+        if context.queues:
+            self._questions.node.engine.check_queues(command, context.queues)
         if may_wait(command):
             reply = await Patient(self._questions.node).answer(command, scope, receive)
         else:
@@ -204,7 +226,7 @@ class Endpoint:
                 raise Gone
             scope[LEASED] = reply
         try:
-            answer: Answer = request.reply(reply, self._context)
+            answer: Answer = request.reply(reply, context)
             return answer
         except ForebayError:
             raise
@@ -213,17 +235,15 @@ class Endpoint:
             self._questions.node.give_back(reply)
             raise Busy("the server met a bug of its own") from None
 
-    async def _step_by_step(self, request: Any, scope: Scope, receive: Receive) -> Answer:
-        if not getattr(request, "wait_ms", 0):
-            return cast(
-                Answer, request.reply(await request.carry_out(self._services, self._context), self._context)
-            )
-        found = await while_there(scope, receive, request.carry_out(self._services, self._context))
-        return cast(Answer, request.reply(found, self._context))
+    async def _step_by_step(self, request: Any, context: Context, scope: Scope, receive: Receive) -> Answer:
+        work = request.carry_out(self._services, context)
+        lasts = getattr(request, "wait_ms", 0)
+        found = await while_there(scope, receive, work) if lasts else await work
+        return cast(Answer, request.reply(found, context))
 
 
-CONTEXT = Context()
-"""Every request over HTTP: leases belong to no connection."""
+MIXED = ("TX", "COMMAND")
+"""Operations that are made of others: what each of them needs is looked at."""
 
 
 def check_no_query(scope: Scope) -> None:
@@ -337,6 +357,8 @@ async def send_error(
     status = error.status if status is None else status
     scope[OUTCOME] = error.code
     headers = headers or []
+    if status == 401:
+        headers = [*headers, (b"www-authenticate", b"Bearer")]
     if status in (429, 503):
         after_ms = error.retry_after_ms if isinstance(error, Busy) else 1_000
         headers = [*headers, (b"retry-after", b"%d" % -(-after_ms // 1_000))]

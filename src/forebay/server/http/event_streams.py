@@ -9,6 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from forebay.broker.node import Node
 from forebay.core.api.commands import Pop, Popped, Reply
+from forebay.core.api.principals import POP, READ
 from forebay.core.bounds import check_range
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.words import DEFAULT
@@ -22,10 +23,12 @@ from forebay.server.events.hub import (
     kinds_of,
     shown_positions,
 )
-from forebay.server.http.endpoint import CONTEXT, Patient, send_error, told, until_gone
+from forebay.server.http.endpoint import Patient, send_error, told, until_gone
+from forebay.server.http.identity import context_of, lasting, require
 from forebay.server.http.operation import Query, encode
 from forebay.server.http.request_body import Reader, header
 from forebay.server.node_client import NodeClient
+from forebay.server.operations.carried import Context
 from forebay.server.operations.pop import delivered
 
 PING_S = 15.0
@@ -53,10 +56,12 @@ class Events(Query, kw_only=True):
     after: str | None = None
     start: str = msgspec.field(default="new", name="from")
 
-    def wanted(self) -> Wanted:
+    def wanted(self, context: Context) -> Wanted:
         if self.start not in ("new", "all"):
             raise Invalid("from", "new or all")
-        return Wanted(CONTEXT.tenant, frozenset(self.queue), kinds_of(self.kind))
+        for queue in self.queue:
+            context.check_queue(queue)
+        return Wanted(context.tenant, frozenset(self.queue), kinds_of(self.kind), context.queues)
 
     def begin(self, scope: Scope, hub: Hub) -> Positions | None:
         """Return the positions to start from; None to start with new events."""
@@ -77,7 +82,8 @@ class EventStream(Backlog):
         try:
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Events)
-            wanted, begin = request.wanted(), request.begin(scope, self.hub)
+            context = require(scope, READ, "EVENTS")
+            wanted, begin = request.wanted(context), request.begin(scope, self.hub)
         except ForebayError as error:
             await send_error(scope, send, error)
             return
@@ -86,6 +92,7 @@ class EventStream(Backlog):
         listener.on_drop = partial(scope["forebay.connection"].cut, "did not read its events")
         gone = asyncio.ensure_future(_end_with(scope, receive, listener))
         pings = Pings(listener)
+        watch = lasting(scope)
         try:
             if begin is None:
                 await self.check_kept(end)
@@ -111,6 +118,7 @@ class EventStream(Backlog):
         except ForebayError as error:
             await out.fail(scope, error)
         finally:
+            watch()
             pings.stop()
             gone.cancel()
             self.hub.leave(wanted, listener)
@@ -187,7 +195,8 @@ class EventSocket(Backlog):
         try:
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Events)
-            wanted, begin = request.wanted(), request.begin(scope, self.hub)
+            context = require(scope, READ, "EVENTS")
+            wanted, begin = request.wanted(context), request.begin(scope, self.hub)
         except ForebayError as error:
             # Browsers show the reason of a close only for a WebSocket that was accepted.
             await send({"type": "websocket.accept"})
@@ -196,6 +205,7 @@ class EventSocket(Backlog):
         listener, end = self.hub.join(wanted)
         listener.on_drop = partial(scope["forebay.connection"].cut, "did not read its events")
         gone = asyncio.ensure_future(_end_with(scope, receive, listener))
+        watch = lasting(scope)
         try:
             await send({"type": "websocket.accept"})
             if begin is None:
@@ -215,6 +225,7 @@ class EventSocket(Backlog):
         except OSError:
             pass  # the client disconnected
         finally:
+            watch()
             gone.cancel()
             self.hub.leave(wanted, listener)
 
@@ -285,6 +296,7 @@ class ListenStream(Backlog):
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Listen)
             check_range("max", request.max, 1, HELD_MAX)
+            require(scope, POP, "POP").check_queue(scope["path_params"]["queue"])
         except ForebayError as error:
             await send_error(scope, send, error)
             return
@@ -303,18 +315,20 @@ class _Listening(Patient):
         self._request, self._scope, self._receive = request, scope, receive
         self._send, self._owner = send, owner
         self._queue: str = scope["path_params"]["queue"]
+        self._tenant = context_of(scope).tenant
         self._out = Out(send)
         self._holding = Holding(self.node)
 
     async def run(self) -> None:
         # Any event of the queue (an ack, for example) may mean that there is room for more messages.
-        wanted = Wanted(CONTEXT.tenant, frozenset({self._queue}))
+        wanted = Wanted(self._tenant, frozenset({self._queue}))
         listener, _ = self._hub.join(wanted)
         gone = asyncio.ensure_future(_end_with(self._scope, self._receive, listener))
         pings = Pings(listener)
         pop: Future[Reply | ForebayError] | None = None
         loop = asyncio.get_running_loop()
         look: TimerHandle | None = None
+        watch = lasting(self._scope)
         try:
             first = await self.ask(self._pop(self._request.max, wait_ms=0))
             if isinstance(first, ForebayError):
@@ -345,6 +359,7 @@ class _Listening(Patient):
                     pings.again()
             await self._out.end()
         finally:
+            watch()
             pings.stop()
             if look is not None:
                 look.cancel()
@@ -360,7 +375,7 @@ class _Listening(Patient):
     def _pop(self, room: int, wait_ms: int = WAIT_MS) -> Pop:
         request = self._request
         return Pop(
-            CONTEXT.tenant,
+            self._tenant,
             self._queue,
             request.group,
             room,

@@ -10,9 +10,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forebay.core.errors import Busy, Denied, ForebayError, Invalid
-from forebay.core.words import DEFAULT
 from forebay.server.access_log import ACTS, DONE, UNREAD, AccessLog, Asked
 from forebay.server.http.endpoint import ACT, GIVEN_ID, OUTCOME, TOLD, send_error
+from forebay.server.http.identity import context_of
 from forebay.server.http.request_body import Gone, header
 
 logger = logging.getLogger("forebay.http")
@@ -107,7 +107,7 @@ class Guard:
             Asked(
                 command=command,
                 carrier=self._carrier,
-                tenant=DEFAULT,
+                tenant=context_of(scope).tenant,
                 outcome=outcome,
                 ms=took * 1000,
                 id=scope[GIVEN_ID].decode(),

@@ -9,12 +9,13 @@ from starlette.types import Receive, Scope
 
 from forebay.core.api.jobs import Job, PushedJobs, PushJobs
 from forebay.core.bounds import HEADER_BYTES_MAX, HEADERS_MAX, NAME_BYTES_MAX
-from forebay.core.errors import Denied, ForebayError, Invalid
+from forebay.core.errors import Denied, Invalid
 from forebay.core.state import Attributes
-from forebay.server.http.endpoint import CONTEXT, Endpoint
+from forebay.server.http.endpoint import Endpoint
+from forebay.server.http.identity import context_of
 from forebay.server.http.operation import Bound, Query, encode
 from forebay.server.http.request_body import header, whole
-from forebay.server.operations.carried import shown
+from forebay.server.operations.carried import Context, ask, shown
 from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.signatures import is_signed
 from forebay.wire.operations.push import Pushed
@@ -24,6 +25,10 @@ KEYS = (b"idempotency-key", b"x-github-delivery", b"x-forebay-delivery")
 """Headers with an idempotency key: a request with the same one is the same request."""
 SECRET_WORDS = ("signature", "token", "secret", "auth", "cookie", "api-key", "apikey", "password")
 """Headers with one of these words in their names are credentials, not shown to readers of the message."""
+
+
+SIGNED = Context()
+"""The context of a signed request without a token: it pushes for the tenant of the signature's secret."""
 
 
 class Incoming(Query, kw_only=True):
@@ -42,6 +47,11 @@ class IncomingEndpoint(Endpoint):
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
         # The query is not checked: it may be meant for a proxy in front of this server.
+        context = context_of(scope)
+        if context.principal is None:  # nobody that has a token: the signature stands for it
+            context = SIGNED
+        else:
+            self.check_role(scope)
         body = await whole(scope, receive, self._body_bytes_max)
         if self._secret and not is_signed(self._secret, body, _text_of(scope), self._clock()):
             raise Denied("the request has no signature, or not that of this server's webhook_secret")
@@ -51,9 +61,8 @@ class IncomingEndpoint(Endpoint):
             headers[ENCODING] = encoding
         queue = scope["path_params"]["id"]
         job = Job(payload, attributes=Attributes(headers=tuple(headers.items())))
-        reply = await self._questions.ask(PushJobs(CONTEXT.tenant, queue, [job], request=_named(scope)))
-        if isinstance(reply, ForebayError):
-            raise reply
+        push = PushJobs(context.tenant, queue, [job], request=_named(scope))
+        reply = await ask(self._services, context, push)
         assert isinstance(reply, PushedJobs)
         known = bool(reply.duplicates)
         return Pushed(id=shown(reply.ids[0]), durability=reply.durability, duplicate=known)

@@ -66,10 +66,14 @@ class View(Struct, frozen=True):
     tag: str = "server"
 
 
+UNSAID = ("reqId", "tenant")
+"""Fields of every request that HTTP carries otherwise: in headers."""
+
+
 def bound(operation: Operation, route: Route, kind: type[Struct]) -> Bound:
     """Bind an operation to a route; ``kind`` is the class that carries it out."""
     fields = msgspec.structs.fields(kind)
-    taken = {*route.places, "reqId"}
+    taken = {*route.places, *UNSAID}
     if route.fields is not None:
         taken |= {each.name for each in fields} - set(route.fields)
     own: list[Any] = []
@@ -79,7 +83,7 @@ def bound(operation: Operation, route: Route, kind: type[Struct]) -> Bound:
             default = UNSET if each.required or each.name in route.places else each.default
             hidden = msgspec.field(default=default, name=f"{HIDDEN}{each.encode_name}")
             own.append((each.name, each.type | UnsetType, hidden))
-            if each.name not in route.places and each.name != "reqId":
+            if each.name not in (*route.places, *UNSAID):
                 unset[each.name] = default
         elif each.name in route.given:
             own.append((each.name, type(route.given[each.name]), route.given[each.name]))

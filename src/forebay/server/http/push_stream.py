@@ -16,16 +16,16 @@ from forebay.core.bounds import Limits
 from forebay.core.errors import Busy, ForebayError, Invalid
 from forebay.server.decode_errors import explain
 from forebay.server.http.endpoint import (
-    CONTEXT,
     Endpoint,
     check_no_query,
     respond,
     send_error,
     stop_reading,
 )
+from forebay.server.http.identity import context_of, lasting
 from forebay.server.http.operation import encode
 from forebay.server.http.request_body import header, is_packed, parts
-from forebay.server.operations.carried import shown
+from forebay.server.operations.carried import Context, ask, shown
 from forebay.server.operations.push import are_alike, job_of, push_of
 from forebay.wire.operations.push import Item
 from forebay.wire.text import check_depth, check_text
@@ -70,8 +70,13 @@ class PushEndpoint(Endpoint):
             await super().__call__(scope, receive, send)
             return
         try:
+            self.check_role(scope)
             check_no_query(scope)
-            pushed = await self._push_lines(scope, receive)
+            watch = lasting(scope)
+            try:
+                pushed = await self._push_lines(scope, receive)
+            finally:
+                watch()
         except ForebayError as error:
             self.tell(scope, error)
             await send_error(scope, send, error, headers=stop_reading(scope))
@@ -81,7 +86,8 @@ class PushEndpoint(Endpoint):
 
     async def _push_lines(self, scope: Scope, receive: Receive) -> Streamed:
         done = Streamed(count=0, first=None, durability="")
-        queue = scope["path_params"]["queue"]
+        queue, context = scope["path_params"]["queue"], context_of(scope)
+        context.check_queue(queue)
         most = self._body_bytes_max
         waiting: list[bytes] = []
         size = 0
@@ -95,19 +101,19 @@ class PushEndpoint(Endpoint):
                 if has_end and size >= min(CHUNK_BYTES, most):
                     chunk, _, rest = b"".join(waiting).rpartition(b"\n")
                     waiting, size, has_end = [rest], len(rest), False
-                    line = await self._push_chunk(queue, chunk, line, done)
+                    line = await self._push_chunk(context, queue, chunk, line, done)
                     if self._questions.node.draining:
                         raise Stopped(Busy("the server stops"), line, done.count)
                 if size > most:
                     raise _too_long(most, line, done.count)
         except Invalid as error:  # the body ended midway, or is malformed
             raise Stopped(error, line + b"".join(waiting).count(b"\n"), done.count) from None
-        line = await self._push_chunk(queue, b"".join(waiting), line, done)
+        line = await self._push_chunk(context, queue, b"".join(waiting), line, done)
         if not done.count:
             raise Invalid("body", 'one or more lines, each a message like {"payload": 1}')
         return done
 
-    async def _push_chunk(self, queue: str, chunk: bytes, line: int, done: Streamed) -> int:
+    async def _push_chunk(self, context: Context, queue: str, chunk: bytes, line: int, done: Streamed) -> int:
         """Push the messages of complete lines; return the number of the next line."""
         await asyncio.sleep(0)  # yield to other requests, also if there are only blank lines
         if not chunk or chunk.isspace():
@@ -125,9 +131,7 @@ class PushEndpoint(Endpoint):
         for start in range(0, len(found), most):
             batch = found[start : start + most]
             try:
-                reply = await self._questions.ask(_push_of(queue, batch))
-                if isinstance(reply, ForebayError):
-                    raise reply
+                reply = await ask(self._services, context, _push_of(context.tenant, queue, batch))
             except ForebayError as error:
                 numbers = [line + at for at, each in enumerate(lines) if each]
                 bad = start + _first_bad(batch, limits)
@@ -158,10 +162,10 @@ def _are_alike(found: Lines) -> bool:
     return isinstance(found[0], Plain) or are_alike(cast(list[Item], found))
 
 
-def _push_of(queue: str, batch: Lines) -> Push | PushJobs:
+def _push_of(tenant: str, queue: str, batch: Lines) -> Push | PushJobs:
     if isinstance(batch[0], Plain):
-        return Push(CONTEXT.tenant, queue, list(map(_payload, batch)))
-    return push_of(CONTEXT.tenant, queue, cast(list[Item], batch))
+        return Push(tenant, queue, list(map(_payload, batch)))
+    return push_of(tenant, queue, cast(list[Item], batch))
 
 
 def _decoded(lines: list[bytes], line: int, kept: int) -> Lines:

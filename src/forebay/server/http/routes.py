@@ -1,11 +1,12 @@
 """The routes of all operations, and the views that only HTTP has. Paths are matched in this order."""
 
+from forebay.core.api.principals import ANY, PUSH
 from forebay.core.state import Event
 from forebay.core.words import EVENT_KINDS
 from forebay.server.http import event_streams, health, incoming, metrics, wire_command
 from forebay.server.http.operation import Bound, Query, View, bound
 from forebay.server.operations.table import COMMANDS
-from forebay.wire.operation import ADMIN, WRITE, Operation, Route
+from forebay.wire.operation import Operation, Route
 from forebay.wire.operations.pop import Delivered
 from forebay.wire.operations.push import Pushed
 from forebay.wire.table import OPERATIONS
@@ -16,7 +17,7 @@ JSON = "application/json"
 INCOMING = Operation(
     incoming.Incoming,
     Pushed,
-    WRITE,
+    PUSH,
     "webhooks",
     "Push what a webhook of others sends",
     (Route("POST", "/v1/webhooks/{id}"),),
@@ -25,7 +26,7 @@ INCOMING = Operation(
 COMMAND = Operation(
     wire_command.Command,
     wire_command.CommandAnswer,
-    ADMIN,
+    ANY,
     "server",
     "Any request of TCP",
     (Route("POST", "/v1/commands"),),

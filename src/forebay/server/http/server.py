@@ -9,6 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from forebay.broker.auth import Auth
 from forebay.broker.node import Node
 from forebay.core.errors import NotFound, Unsupported
 from forebay.server.access_log import AccessLog
@@ -22,6 +23,7 @@ from forebay.server.http.endpoint import Endpoint, Resource, respond, send_error
 from forebay.server.http.event_streams import EventSocket, EventStream, ListenStream
 from forebay.server.http.guard import Guard, refuse
 from forebay.server.http.health import Healthz, Readyz
+from forebay.server.http.identity import Identified, Identities
 from forebay.server.http.incoming import IncomingEndpoint
 from forebay.server.http.listener import HttpListener
 from forebay.server.http.metrics import Metrics
@@ -35,6 +37,8 @@ from forebay.server.webhooks.registry import Webhooks
 from forebay.server.workers import Workers
 
 EVENTS_SOCKET = "/v1/events/ws"
+INCOMING = "/v1/webhooks/"
+"""Where other systems post, which have a signature and no token."""
 
 
 class HttpServer(HttpListener):
@@ -51,6 +55,7 @@ class HttpServer(HttpListener):
         connections: Callable[[], dict[str, int]] = dict,
         *,
         clock: Callable[[], int],
+        admin_token: str = "",
     ) -> None:
         """Set up the routes; ``connections`` returns the connections of other listeners, for metrics."""
         super().__init__(loop, limits)
@@ -64,7 +69,8 @@ class HttpServer(HttpListener):
         self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
         self.workers = Workers(clock, loop, partial(tell_of_worker, self.hub))
         access = AccessLog(loop, limits.slow_ms)
-        self.services = Services(questions, self.polls, self.webhooks, access, self.workers)
+        self.auth = Auth(node, loop, admin_token)
+        self.services = Services(questions, self.polls, self.webhooks, access, self.workers, self.auth)
         self.serve(self._app(questions))
 
     def _app(self, questions: NodeClient) -> ASGIApp:
@@ -75,6 +81,8 @@ class HttpServer(HttpListener):
         ]
         # Router without Starlette around it: Starlette would answer exceptions itself, before the guard does.
         app: ASGIApp = Router(self.routes, redirect_slashes=False, default=_not_found)
+        is_signed = bool(self.limits.webhook_secret)
+        app = Identified(app, Identities(self.auth, self.node.limits), refuse, INCOMING, signed=is_signed)
         if self.limits.origins:
             app = CORSMiddleware(
                 app,

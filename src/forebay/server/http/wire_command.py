@@ -2,7 +2,7 @@
 
 from starlette.types import Receive, Scope
 
-from forebay.core.errors import ForebayError, Invalid
+from forebay.core.errors import ForebayError, Invalid, Unsupported
 from forebay.server.http.endpoint import SEEN, Endpoint, check_no_query
 from forebay.server.http.operation import Bound, Query
 from forebay.server.http.request_body import whole
@@ -42,6 +42,8 @@ class CommandEndpoint(Endpoint):
             scope[SEEN] = codec.glimpse(body)
             raise Invalid("body", error.accepted) if error.field == "frame" else error from None
         try:
+            if request.is_auth and request.token is not None:
+                raise Unsupported("AUTH is not supported here: every request carries Authorization: Bearer")
             return codec.said(await self.carried_out(request, scope, receive), request.reqId)
         except ForebayError as error:
             raise codec.in_words(request, error) from None

@@ -4,23 +4,60 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from forebay.core import ids
 from forebay.core.api import commands as core
-from forebay.core.errors import ForebayError, Invalid
+from forebay.core.api.principals import ANYONE, Principal, check_tenant, has_queue
+from forebay.core.errors import Denied, ForebayError, Invalid
 from forebay.core.keyvalue import keys
 from forebay.core.words import DEFAULT
 from forebay.server.tcp.codec import Services
 from forebay.wire.operation import Answer
+from forebay.wire.table import BY_NAME
 from forebay.wire.types import Id, Key, RequestId
 
 
 class Context(Struct, frozen=True, gc=False):
-    """Tenant and connection of a request."""
+    """Who sent a request, for which tenant, over which connection."""
 
     tenant: str = DEFAULT
     owner: int = 0
     """The connection that leases belong to; 0 for none."""
+    principal: Principal | None = ANYONE
+    """None as long as nobody has shown a token where one is asked for."""
+    queues: tuple[str, ...] = ()
+    """Patterns of the queues that the principal is for; all if empty."""
+    may: frozenset[type] = frozenset()
+    """Classes of requests that need no further look: the role of the principal is enough for all of these."""
+
+    def check_whole(self) -> None:
+        """Raise if the principal is for some queues only: the request is about more than queues."""
+        if self.queues:
+            only = f"this principal is for the queues {', '.join(self.queues)} only"
+            raise Denied(f"{only}, and this belongs to its whole tenant")
+
+    def check_queue(self, queue: str) -> None:
+        """Raise if the principal is for other queues than this one."""
+        if not has_queue(self.queues, queue):
+            raise Denied(f"this principal is for the queues {', '.join(self.queues)} only")
+
+
+def check_role(principal: Principal, needs: tuple[str, ...], name: str) -> None:
+    """Raise unless a principal has one of the roles that something needs."""
+    if not principal.may(needs):
+        raise Denied(f"{name} needs the role {' or '.join(needs)}, and this principal has {principal.role}")
+
+
+def for_tenant(context: Context, tenant: str) -> Context:
+    """Return the context of a request that names a tenant; raise if its principal may not."""
+    if tenant == context.tenant:
+        return context
+    principal = context.principal
+    if principal is None or not principal.is_admin:
+        raise Denied("only an admin may name another tenant")
+    check_tenant(tenant)
+    return replace(context, tenant=tenant)
 
 
 class Carried:
@@ -29,7 +66,15 @@ class Carried:
     __slots__ = ()
     is_command: ClassVar[bool] = True
     """Whether it is one command of the core."""
+    is_auth: ClassVar[bool] = False
+    """Whether it shows the token of its connection."""
     reqId: RequestId | UnsetType
+    tenant: str | UnsetType
+
+    def check_allowed(self, principal: Principal) -> None:
+        """Raise unless a principal may ask for this."""
+        operation = BY_NAME[str(type(self).__struct_config__.tag)]  # type: ignore[attr-defined]
+        check_role(principal, operation.roles, operation.name)
 
     def nested(self) -> tuple[int, int]:
         """Return the levels of nesting around its payloads and the length of the longest, 0 for none."""
@@ -54,8 +99,10 @@ class Carried:
         return None
 
 
-async def ask(services: Services, command: core.Command) -> Any:
+async def ask(services: Services, context: Context, command: core.Command) -> Any:
     """Return the reply of the core; raise if it is an error."""
+    if context.queues:
+        services.questions.node.engine.check_queues(command, context.queues)
     reply = await services.questions.ask(command)
     if isinstance(reply, ForebayError):
         raise reply

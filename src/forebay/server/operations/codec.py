@@ -6,6 +6,8 @@ from typing import Any, Union
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from forebay.broker.auth import REQUIRED, Auth, NotKnown
+from forebay.core.api.principals import ROLES, WRITE, Principal
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.words import DEFAULT
@@ -20,11 +22,12 @@ from forebay.server.decode_errors import (
     packed_fields,
     places,
 )
-from forebay.server.operations.carried import Context
+from forebay.server.operations.carried import Context, for_tenant
 from forebay.server.operations.table import COMMANDS
-from forebay.server.operations.transactions import AnyOp
+from forebay.server.operations.transactions import AnyOp, Transact
 from forebay.wire.operation import Answer, Failed, Problem
 from forebay.wire.packing import check_finite, json_of, packed_of
+from forebay.wire.table import BY_NAME
 from forebay.wire.text import check_depth
 from forebay.wire.types import RequestId
 
@@ -38,8 +41,44 @@ _encode_packed = msgspec.msgpack.Encoder().encode
 IN_TRANSACTION = ", ".join(str(kind.__struct_config__.tag) for kind in AnyOp.__args__)
 
 
-def context(owner: int, limits: Limits) -> Context:
-    return Context(DEFAULT, owner)
+def _always(role: str) -> frozenset[type]:
+    """Return the requests that a role is always enough for: all of them but AUTH are looked at otherwise."""
+    principal = Principal(role=role)
+    found = (kind for name, kind in COMMANDS.items() if principal.may(_least(name)) and not kind.is_auth)
+    return frozenset(found)
+
+
+def _least(name: str) -> tuple[str, ...]:
+    """Return what is enough for every request of a name; a transaction may hold what needs ``write``."""
+    return (WRITE,) if name == Transact.__struct_config__.tag else BY_NAME[name].roles
+
+
+MAY = {role: _always(role) for role in ROLES}
+
+
+def context(owner: int, limits: Limits, principal: Principal | None) -> Context:
+    """Return the context of a connection; without a principal, nothing but AUTH is taken."""
+    if principal is None:
+        return Context(DEFAULT, owner, None)
+    return Context(principal.tenant, owner, principal, principal.queues, MAY[principal.role])
+
+
+def anonymous(auth: Auth) -> Principal | None:
+    return auth.anonymous()
+
+
+def identify(token: str, auth: Auth) -> Principal:
+    return auth.principal(token)
+
+
+def allowed(request: Any, context: Context) -> Context:
+    """Return the context in which a request is carried out; raise if its principal may not ask for it."""
+    principal = context.principal
+    if principal is None:
+        raise NotKnown(REQUIRED)
+    if type(request) not in context.may:
+        request.check_allowed(principal)
+    return context if request.tenant is UNSET else for_tenant(context, request.tenant)
 
 
 def decode(body: bytes) -> Any:

@@ -61,7 +61,7 @@ class PutCron(Carried, wire.PutCron):
 
 class ListCrons(Carried, wire.ListCrons):
     def command(self, context: Context) -> core.Command:
-        return queries.CronList(context.tenant, self.after)
+        return queries.CronList(context.tenant, self.after, within=context.queues)
 
     def reply(self, reply: queries.CronsFound, context: Context) -> Crons:
         return Crons(crons=list(map(shown_cron, reply.crons)), more=reply.more)
@@ -69,7 +69,7 @@ class ListCrons(Carried, wire.ListCrons):
 
 class GetCron(Carried, wire.GetCron):
     def command(self, context: Context) -> core.Command:
-        return queries.CronList(context.tenant, name=self.name)
+        return queries.CronList(context.tenant, name=self.name, within=context.queues)
 
     def reply(self, reply: queries.CronsFound, context: Context) -> Cron:
         (cron,) = reply.crons

@@ -73,7 +73,7 @@ class GroupDead(Carried, wire.GroupDead):
         total, after = 0, None
         while True:
             asked = GetCauses(context.tenant, self.queue, self.group, after)
-            reply = await ask(services, asked)
+            reply = await ask(services, context, asked)
             assert isinstance(reply, CausesFound)
             for each in reply.causes:
                 total += each.count

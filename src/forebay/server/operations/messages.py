@@ -111,7 +111,7 @@ class GetMessages(Carried, wire.GetMessages):
 
 class FindMessage(Carried, wire.FindMessage):
     def command(self, context: Context) -> core.Command:
-        return queries.FindJob(context.tenant, self.job_id, self.queue)
+        return queries.FindJob(context.tenant, self.job_id, self.queue, context.queues)
 
     def reply(self, reply: queries.ShownAll, context: Context) -> Seen:
         (message,) = reply.deliveries

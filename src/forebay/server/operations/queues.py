@@ -3,8 +3,9 @@
 import msgspec
 
 from forebay.core.api import commands as core, queries
+from forebay.core.api.principals import READ, Principal
 from forebay.core.errors import Invalid
-from forebay.server.operations.carried import Carried, Context
+from forebay.server.operations.carried import Carried, Context, check_role
 from forebay.server.options import configure, shown_options
 from forebay.wire.operations import queues as wire
 from forebay.wire.operations.queues import (
@@ -34,7 +35,7 @@ def group_of(found: queries.GroupFound) -> GroupSummary:
 
 class ListQueues(Carried, wire.ListQueues):
     def command(self, context: Context) -> core.Command:
-        return queries.ListQueues(context.tenant)
+        return queries.ListQueues(context.tenant, context.queues)
 
     def reply(self, reply: queries.QueuesFound, context: Context) -> Queues:
         return Queues(queues=list(map(_summary, reply.queues)))
@@ -54,6 +55,12 @@ def _summary(found: queries.QueueCounts) -> QueueSummary:
 
 
 class Configure(Carried, wire.Configure):
+    def check_allowed(self, principal: Principal) -> None:
+        if self.options is None:
+            check_role(principal, (READ,), "QUEUE without options")
+        else:
+            super().check_allowed(principal)
+
     def command(self, context: Context) -> core.Command:
         if self.options is None:
             if self.partition is not None:
@@ -140,7 +147,7 @@ class Purge(Clearing, wire.Purge):
 
 class CountAll(Carried, wire.CountAll):
     def command(self, context: Context) -> core.Command:
-        return queries.Stats(context.tenant)
+        return queries.Stats(context.tenant, context.queues)
 
     def reply(self, reply: queries.StatsFound, context: Context) -> Totals:
         return Totals(

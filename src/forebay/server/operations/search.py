@@ -74,7 +74,7 @@ class Filter(Carried, wire.Filter):
     async def page(
         self, services: Services, context: Context, count: int, after: Spot | None, *, counted: bool
     ) -> ShownAll:
-        reply = await ask(services, self.browse(context, count, after, counted))
+        reply = await ask(services, context, self.browse(context, count, after, counted))
         assert isinstance(reply, ShownAll)
         return reply
 
@@ -149,7 +149,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
         check_range("limit", self.limit, 1, services.questions.node.limits.batch_max)
         after = parse_cursor(self.cursor)
         if self.to is not None:
-            await self._check_target(services, context.tenant, self.to)
+            await self._check_target(services, context, self.to)
         done = Acted(matched=0, count=0, dry_run=self.dry_run, cursor=None)
         problem: ForebayError | None = None
         for step in range(STEPS_MAX):
@@ -160,7 +160,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             try:
                 if self.action == "cancel" and not (self.dry_run or step):
                     # Create the group first: in a group that does not exist yet, nothing can be cancelled.
-                    await ask(services, core.GroupPut(context.tenant, self.queue, self.group))
+                    await ask(services, context, core.GroupPut(context.tenant, self.queue, self.group))
                 acted = await self._act(services, context, meant[:left])
             except ForebayError:
                 if not done.count:
@@ -187,24 +187,31 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
         return reply
 
     async def _act(self, services: Services, context: Context, meant: list[Shown]) -> Changed:
-        tenant = context.tenant
         if self.action == "move":
-            return await self._move_all(services, tenant, meant)
+            return await self._move_all(services, context, meant)
         if self.action == "requeue":
-            return await self._requeue(services, tenant, meant)
+            return await self._requeue(services, context, meant)
         if not meant or self.dry_run:
             return Changed()
         if self.action != "cancel":
-            return await _do(services, self._command(tenant, [each.state.id for each in meant]))
+            ids = [each.state.id for each in meant]
+            return await _do(services, context, self._command(context.tenant, ids))
         parked = [each.state.id for each in meant if each.state.state == "parked"]  # in every group
         others = [each.state.id for each in meant if each.state.state != "parked"]
-        count = (await _do(services, core.Cancel(tenant, parked))).count if parked else 0
-        return Changed(count + ((await _do(services, self._command(tenant, others))).count if others else 0))
+        done = [
+            await _do(services, context, command)
+            for ids, command in (
+                (parked, core.Cancel(context.tenant, parked)),
+                (others, self._command(context.tenant, others)),
+            )
+            if ids
+        ]
+        return Changed(sum(each.count for each in done))
 
-    async def _requeue(self, services: Services, tenant: str, meant: list[Shown]) -> Changed:
+    async def _requeue(self, services: Services, context: Context, meant: list[Shown]) -> Changed:
         """Requeue a page, but for what depends on a message that can't be completed any more."""
         ids = [each.state.id for each in meant if not each.state.lost]
-        done = await _do(services, self._command(tenant, ids)) if ids else Changed()
+        done = await _do(services, context, self._command(context.tenant, ids)) if ids else Changed()
         return Changed(0 if self.dry_run else done.count, done.dependents, len(meant) - len(ids))
 
     def _command(self, tenant: str, messages: list[int]) -> core.Command:
@@ -226,10 +233,10 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             case _:
                 return core.Purge(tenant, self.queue, self.group, messages)
 
-    async def _check_target(self, services: Services, tenant: str, queue: str) -> None:
+    async def _check_target(self, services: Services, context: Context, queue: str) -> None:
         """Raise if there is no queue to move to, unless it is to be created."""
         try:
-            await ask(services, queries.GroupCounts(tenant, queue))
+            await ask(services, context, queries.GroupCounts(context.tenant, queue))
         except Invalid as error:
             raise Invalid("to", error.accepted) from None
         except NotFound as error:
@@ -238,7 +245,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
                 error.message += f"{'' if error.message.endswith('?') else '.'} Say create to have it made"
                 raise
 
-    async def _move_all(self, services: Services, tenant: str, meant: list[Shown]) -> Changed:
+    async def _move_all(self, services: Services, context: Context, meant: list[Shown]) -> Changed:
         """Move a page; if that is refused because of some of it, the others one by one."""
         free = [each for each in meant if not each.state.bound and each.segment.present]
         done = Changed(kept=len(meant) - len(free))
@@ -246,12 +253,12 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
         if not free or self.dry_run:
             return done
         with suppress(Conflict, Invalid, NotFound):
-            await self._move(services, tenant, free)
+            await self._move(services, context, free)
             done.count = len(free)
             return done
         for each in free:
             try:
-                await self._move(services, tenant, [each])
+                await self._move(services, context, [each])
                 done.count += 1
             except (Conflict, NotFound) as error:
                 problem = error  # another client was faster
@@ -266,7 +273,7 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
         done.problem = problem
         return done
 
-    async def _move(self, services: Services, tenant: str, meant: list[Shown]) -> None:
+    async def _move(self, services: Services, context: Context, meant: list[Shown]) -> None:
         """Push dead letters to another queue, and purge them, in one commit."""
         assert self.to is not None
         jobs = [
@@ -275,9 +282,10 @@ class Bulk(wire.Bulk, Filter):  # in this order: the default of its limit is not
             for payload in each.payloads()
         ]
         ids = [each.state.id for each in meant]
-        purge = core.Purge(tenant, self.queue, self.group, ids, unless_bound=True)
+        purge = core.Purge(context.tenant, self.queue, self.group, ids, unless_bound=True)
         try:
-            await ask(services, core.Transact(tenant, [PushJobs(tenant, self.to, jobs), purge]))
+            pushes = PushJobs(context.tenant, self.to, jobs)
+            await ask(services, context, core.Transact(context.tenant, [pushes, purge]))
         except Invalid as error:
             raise Invalid("to", f"a queue that takes them: {str(error).removeprefix(PUSHED)}") from None
         except ForebayError as error:  # as the request names it, not as an operation of a transaction
@@ -292,10 +300,10 @@ def _again(found: Shown) -> Attributes:
     return PLAIN if plain == PLAIN else plain
 
 
-async def _do(services: Services, command: core.Command) -> Changed:
+async def _do(services: Services, context: Context, command: core.Command) -> Changed:
     """Carry out a command."""
     try:
-        reply = await ask(services, command)
+        reply = await ask(services, context, command)
     except (Conflict, NotFound):
         return Changed()  # another client was faster
     assert isinstance(reply, core.Settled | core.Buried)

@@ -47,8 +47,10 @@ class PollEvents(Carried, wire.PollEvents):
 
     async def carry_out(self, services: Services, context: Context) -> Told:
         what = (self.queues, self.kinds, self.after, self.wait_ms)
+        for queue in self.queues:
+            context.check_queue(queue)
         try:
-            return await services.polls.events(context.tenant, *what)
+            return await services.polls.events(context.tenant, *what, within=context.queues)
         except asyncio.CancelledError:  # a client that sends no more still reads what there is
             return [], services.polls.hub.reached() if self.after is None else self.after or BEGINNING
 
@@ -61,6 +63,7 @@ class ListWebhooks(Carried, wire.ListWebhooks):
     is_command: ClassVar[bool] = False
 
     async def carry_out(self, services: Services, context: Context) -> WebhookList:
+        context.check_whole()
         return WebhookList(webhooks=[_shown(*each) for each in await services.webhooks.all(context.tenant)])
 
     def reply(self, reply: WebhookList, context: Context) -> WebhookList:
@@ -82,6 +85,7 @@ class RegisterWebhook(Carried, wire.RegisterWebhook):
     is_command: ClassVar[bool] = False
 
     async def carry_out(self, services: Services, context: Context) -> Registered:
+        context.check_whole()
         secret = new_secret() if self.secret is None else self.secret
         kept = Kept(
             id=new_id(),
@@ -102,6 +106,7 @@ class DeleteWebhook(Carried, wire.DeleteWebhook):
     is_command: ClassVar[bool] = False
 
     async def carry_out(self, services: Services, context: Context) -> Unregistered:
+        context.check_whole()
         await services.webhooks.delete(context.tenant, self.id)
         return Unregistered(id=self.id)
 

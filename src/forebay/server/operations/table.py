@@ -18,6 +18,7 @@ from forebay.server.operations import (
     search,
     server,
     stages,
+    tenants,
     transactions,
     values,
     workers,
@@ -41,6 +42,7 @@ _MODULES = (
     transactions,
     stages,
     workers,
+    tenants,
     server,
 )
 

@@ -3,6 +3,7 @@
 from msgspec import UNSET
 
 from forebay.core.api import commands as core, jobs as job_commands
+from forebay.core.api.principals import Principal
 from forebay.core.errors import Invalid
 from forebay.server.operations.carried import Carried, Context
 from forebay.server.operations.flows import PushFlow
@@ -22,6 +23,10 @@ class Transact(Carried, wire.Transact):
         inner = [op.nested() for op in self.ops] or [(0, 0)]
         return max(each[0] for each in inner) + 2, max(each[1] for each in inner)
 
+    def check_allowed(self, principal: Principal) -> None:
+        for op in self.ops:
+            op.check_allowed(principal)
+
     def command(self, context: Context) -> core.Command:
         return core.Transact(context.tenant, [_at(at, op, context) for at, op in enumerate(self.ops)])
 
@@ -38,6 +43,8 @@ def _at(at: int, op: AnyOp, context: Context) -> Command:
     try:
         if op.reqId is not UNSET:
             raise Invalid("reqId", "left out: the transaction is answered as a whole")
+        if op.tenant is not UNSET:
+            raise Invalid("tenant", "left out: the transaction is of one tenant, which it names itself")
         return op.jobs_command(context) if isinstance(op, Push) else op.command(context)
     except Invalid as error:
         raise Invalid(f"ops[{at}].{error.field}", error.accepted) from None

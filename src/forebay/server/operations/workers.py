@@ -35,6 +35,8 @@ class TellWorker(Carried, wire.TellWorker):
 
     async def carry_out(self, services: Services, context: Context) -> None:
         self._check()
+        for queue in self.queues:
+            context.check_queue(queue)
         now = services.workers.now()
         names = {each: each for each in self.tasks}  # each once in memory
         running = [
@@ -114,7 +116,10 @@ class ListWorkers(Carried, wire.ListWorkers):
         check_range("limit", self.limit, 1, SHOWN_MAX)
         if self.queue is not None:
             check_queue_name(self.queue)
-        found, more = services.workers.page(context.tenant, self.queue, self.after, self.limit)
+        if self.queue is not None:
+            context.check_queue(self.queue)
+        asked = (context.tenant, self.queue, self.after, self.limit)
+        found, more = services.workers.page(*asked, within=context.queues)
         return WorkersShown(workers=list(map(_shown, found)), more=more)
 
     def reply(self, reply: WorkersShown, context: Context) -> WorkersShown:

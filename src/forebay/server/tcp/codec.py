@@ -9,7 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct, UnsetType
 
+from forebay.broker.auth import Auth
 from forebay.core.api.commands import Command
+from forebay.core.api.principals import Principal
 from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
 from forebay.server.access_log import AccessLog
@@ -29,6 +31,7 @@ class Services(Struct, frozen=True):
     webhooks: Webhooks
     access: AccessLog
     workers: Workers
+    auth: Auth
 
 
 class Ready(Exception):
@@ -60,8 +63,13 @@ class Request(Protocol):
 
     reqId: RequestId | UnsetType
 
+    tenant: str | UnsetType
+
     @property
     def is_command(self) -> bool: ...
+
+    @property
+    def is_auth(self) -> bool: ...
 
     def command(self, context: Any) -> Command: ...
 
@@ -75,8 +83,23 @@ class Request(Protocol):
 class Codec(Protocol):
     """Bytes to requests, replies to bytes."""
 
-    def context(self, owner: int, limits: Limits) -> Any:
-        """Return what requests of a connection are given; leases belong to ``owner``."""
+    def context(self, owner: int, limits: Limits, principal: Principal | None) -> Any:
+        """Return what requests of a connection are given; leases belong to ``owner``.
+
+        It has ``queues``, the patterns of the principal, and ``may``, the requests that need no further look.
+        """
+        ...
+
+    def anonymous(self, auth: Auth) -> Principal | None:
+        """Return who a connection is that has shown nothing yet; None if it has to."""
+        ...
+
+    def identify(self, token: str, auth: Auth) -> Principal:
+        """Return the principal of a token; raise if there is none."""
+        ...
+
+    def allowed(self, request: Any, context: Any) -> Any:
+        """Return the context in which a request is carried out; raise if its principal may not ask for it."""
         ...
 
     def decode(self, body: bytes) -> Request: ...

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
+from forebay.broker.auth import REQUIRED, NotKnown
 from forebay.core.api.commands import Popped, Reply
 from forebay.core.api.queries import DeadFound, LogSlice, QueuesFound, ShownAll
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
@@ -20,6 +21,7 @@ from forebay.core.words import DEFAULT
 from forebay.server.access_log import DONE, UNREAD, Asked, code_in, command_of, outcome_of
 from forebay.server.decode_errors import Glimpse
 from forebay.server.tcp.codec import Attends, Ready, Request, Services
+from forebay.server.tcp.who import ENDED, Who
 from forebay.wire.framing import Frames, Lines, Lost, TooLong, cutter
 from forebay.wire.operations.messages import Browsed
 from forebay.wire.text import check_text
@@ -35,6 +37,8 @@ FAILED = b'{"ok":false'
 """How an error begins."""
 WRITE_BYTES = 256 * 1024
 """Bytes of replies encoded per write to the socket."""
+UNKNOWN_BYTES_MAX = 64 * 1024
+"""Bytes of a frame as long as the client has shown no token: AUTH needs no more."""
 FRAME_STALLS = 10
 """A frame must be complete within this many times ``stall_ms``, however steadily it trickles in."""
 
@@ -118,7 +122,9 @@ class Connection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         """Resolved when the client has read enough for more that it did not ask for."""
         self._now = server.loop.time
-        self.context = server.codec.context(server.next_owner(), self._node.limits)
+        auth = server.services.auth if server.services is not None else None
+        owner, limits = server.next_owner(), self._node.limits
+        self._who = Who(server.codec, auth, owner, limits, self._now(), self._principal_ended)
 
     # Called by the event loop.
 
@@ -134,9 +140,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ending:
             return
+        self._who.is_used = True
         if not self._begun and data:
             self._begun = True
-            self._frames = cutter(data[0], self._limits.frame_bytes_max)
+            self._frames = cutter(data[0], self._frame_bytes_max)
         # The fast path for one whole frame skips the buffer, but neither the turn nor the limits.
         if not self._pump_planned and not self._blocked():
             body = self._frames.whole(data)
@@ -161,6 +168,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._ending = self._lost = True
+        self._who.close()
         unsent = [*self._ready, *self._held.values()]
         self._ready.clear()
         self._held.clear()
@@ -183,6 +191,40 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         self.flush()
         self._make_room()
+
+    # Who it is.
+
+    @property
+    def context(self) -> Any:
+        return self._who.context
+
+    @property
+    def _frame_bytes_max(self) -> int:
+        return self._limits.frame_bytes_max if self._who.is_known else UNKNOWN_BYTES_MAX
+
+    def _authenticate(self, request: Request, packed: bool) -> None:
+        """Take the token of a request; without one, answer who it is."""
+        reply: Any
+        before = self.context
+        try:
+            reply = self._who.show(getattr(request, "token", None))
+        except ForebayError as error:
+            reply = error
+        if isinstance(self._codec, Attends) and self.context is not before:
+            self._codec.ended(before)
+            self._codec.opened(self.context, self)
+        self._frames.limit(self._frame_bytes_max)
+        self._in_flight += 1
+        self._put(self._number() if request.reqId is UNSET else -1, (request, packed, reply, 0.0))
+        self.flush()
+
+    def _principal_ended(self, before: Any) -> None:
+        """Take nothing more, and send nothing more that was not asked for."""
+        if isinstance(self._codec, Attends):
+            self._codec.ended(before)
+        for task in list(self._tasks):
+            task.cancel()
+        self._refuse(NotKnown(ENDED))
 
     # What is sent without being asked for.
 
@@ -235,6 +277,9 @@ class Connection(asyncio.Protocol):
                 # A turn is bounded by time, too: slow requests of one client would delay the others.
                 left = left - 1 if self._server.loop.time() < over_at else 0
         except Lost:
+            if not self._who.is_known:
+                self._refuse(NotKnown(REQUIRED))
+                return
             limit = self._limits.frame_bytes_max
             accepted = f"a 4-byte big-endian length up to {limit}, then that many bytes"
             self._refuse(Invalid("frame", f"{accepted}; or else begin with {{ and send lines of JSON"))
@@ -279,6 +324,8 @@ class Connection(asyncio.Protocol):
         request: Request | None = None
         try:
             if isinstance(body, TooLong):
+                if not self._who.is_known:
+                    raise NotKnown(REQUIRED)
                 limit = self._limits.frame_bytes_max
                 raise Invalid("frame", f"at most {limit} bytes; this one has {body.length} and was skipped")
             packed = False
@@ -291,10 +338,18 @@ class Connection(asyncio.Protocol):
             else:
                 begins = f"begins with {body[:1]!r}" if body else "is empty"
                 raise Invalid("frame", f"{self._frames.takes}; this one {begins}")
+            context = self._who.context
+            if type(request) not in context.may or request.tenant is not UNSET:
+                if request.is_auth:
+                    self._authenticate(request, packed)
+                    return
+                context = self._codec.allowed(request, context)
             if not request.is_command:
-                self._start(request, packed, self._server.services)
+                self._start(request, packed, context, self._server.services)
                 return
-            command = request.packed_command(self.context) if packed else request.command(self.context)
+            command = request.packed_command(context) if packed else request.command(context)
+            if context.queues:
+                self._node.engine.check_queues(command, context.queues)
         except Ready as ready:
             assert request is not None
             self._in_flight += 1
@@ -313,14 +368,14 @@ class Connection(asyncio.Protocol):
         number = self._number() if request.reqId is UNSET else -1
         self._node.ask(self, (request, number, packed, self._now()), command)
 
-    def _start(self, request: Request, packed: bool, services: Services | None) -> None:
+    def _start(self, request: Request, packed: bool, context: Any, services: Services | None) -> None:
         """Start a task that carries a request out step by step; its reply is queued in turn."""
         if services is None:
             raise Unsupported("this listener carries out commands only")
         ticket = (request, self._number() if request.reqId is UNSET else -1, packed, self._now())
         self._in_flight += 1
         waits = bool(getattr(request, "wait_ms", 0))
-        task = self._server.loop.create_task(self._carry_out(ticket, services))
+        task = self._server.loop.create_task(self._carry_out(ticket, context, services))
         self._tasks[task] = waits
         task.add_done_callback(partial(self._task_ended, ticket))
         if waits and self._eof:
@@ -336,11 +391,11 @@ class Connection(asyncio.Protocol):
         if (self._frames.waiting or self._eof) and not self._blocked():
             self._plan_pump()
 
-    async def _carry_out(self, ticket: Ticket, services: Services) -> None:
+    async def _carry_out(self, ticket: Ticket, context: Any, services: Services) -> None:
         request, number, packed, began = ticket
         reply: Any
         try:
-            reply = await request.carry_out(services, self.context)
+            reply = await request.carry_out(services, context)
         except ForebayError as error:
             reply = error
         except asyncio.CancelledError:
@@ -440,7 +495,7 @@ class Connection(asyncio.Protocol):
         return Asked(
             command=UNREAD if request is None else command_of(type(request)),
             carrier="unix" if is_unix else self._server.carrier,
-            tenant=getattr(self.context, "tenant", DEFAULT),
+            tenant=self._tenant_of(request),
             request=request,
             reply=reply,
             outcome=outcome_of(reply),
@@ -449,12 +504,16 @@ class Connection(asyncio.Protocol):
             peer=None if is_unix else peer,
         )
 
+    def _tenant_of(self, request: Request | None) -> str:
+        named = UNSET if request is None else request.tenant
+        return named if isinstance(named, str) else getattr(self.context, "tenant", DEFAULT)
+
     def _encoded(self, request: Request | None, packed: bool, reply: Any) -> bytes:
         if isinstance(reply, bytes):
             return reply
         assert request is not None
         try:
-            return self._codec.encode(request, reply, self.context, packed=packed)
+            return self._codec.encode(request, reply, self._who.context, packed=packed)
         except Exception:
             logger.exception("bug: the answer to %s could not be encoded", type(request).__name__)
             self._node.give_back(reply)
@@ -486,8 +545,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def check_stall(self, now: float) -> None:
-        """Abort the connection if the client stalls: no progress in a frame, or in reading its replies."""
+        """Abort the connection if the client stalls: no progress in a frame, or in reading its replies.
+
+        One that shows no token has as long as a stalled one.
+        """
         stall_s = self._limits.stall_ms / 1000
+        self._who.note_use()
         unsent, before = self._transport.get_write_buffer_size(), self._unsent
         if unsent < before or not before:
             self._went_at = now
@@ -496,7 +559,7 @@ class Connection(asyncio.Protocol):
         reading = self._began_at > 0 and (
             now - self._came_at > stall_s or now - self._began_at > FRAME_STALLS * stall_s
         )
-        if reading or writing:
+        if reading or writing or self._who.is_late(now - stall_s):
             peer = self._transport.get_extra_info("peername") or "unix socket"
             logger.warning("connection of %s closed: stalled for %d ms", peer, self._limits.stall_ms)
             self.abort()

@@ -237,7 +237,9 @@ class Courier(NodeClient):
         if form is None:
             return letter(self._webhook, message, events, office.clock(), office.private)
         (event,) = msgspec.json.decode(events, type=tuple[msgspec.Raw])
-        return letter_of(self._webhook, form, message, await form.body(bytes(event)), office.private)
+        return letter_of(
+            self._webhook, form, message, await form.body(self._webhook.tenant, bytes(event)), office.private
+        )
 
     async def _settle(self, popped: Popped, problem: str | None, failures: int) -> None:
         problem = None if problem is None else printable(problem)

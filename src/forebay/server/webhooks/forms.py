@@ -11,8 +11,8 @@ class Form(Protocol):
         """Return the deliveries that an event makes, each JSON; they are kept in this form."""
         ...
 
-    async def body(self, delivery: bytes) -> bytes:
-        """Return what is posted for a delivery: with what is known of the message by now."""
+    async def body(self, tenant: str, delivery: bytes) -> bytes:
+        """Return what is posted for a delivery to a tenant: with what is known of the message by now."""
         ...
 
     def headers(self, secret: str, body: bytes) -> dict[str, str]:

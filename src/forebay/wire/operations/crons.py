@@ -2,7 +2,8 @@
 
 from msgspec import UNSET, Raw, UnsetType
 
-from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.core.api.principals import READ, WRITE
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.operations.push import Item
 
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
+from forebay.core.api.principals import READ, WRITE
 from forebay.core.words import DEFAULT
-from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.operations.messages import Seen
 from forebay.wire.types import Id
 

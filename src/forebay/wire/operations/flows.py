@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.core.api.principals import POP, PUSH, READ
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.operations.messages import Seen
 from forebay.wire.operations.push import Item, Options
 from forebay.wire.types import Id, RequestId
@@ -26,6 +27,7 @@ class PushFlow(Options, tag_field="cmd", tag="FLOW", kw_only=True):
     children: list[Child]
     durability: str | None = None
     reqId: RequestId | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
 
 
 class FlowPushed(Answer, kw_only=True):
@@ -56,7 +58,7 @@ OPERATIONS = [
     Operation(
         PushFlow,
         FlowPushed,
-        WRITE,
+        PUSH,
         "flows",
         "Push a flow",
         (Route("POST", "/v1/queues/{queue}/flows"),),
@@ -65,7 +67,7 @@ OPERATIONS = [
     Operation(
         GetChildren,
         Children,
-        READ,
+        (READ, POP),
         "flows",
         "What a message waits for",
         (Route("GET", "/v1/messages/{id}/children"),),

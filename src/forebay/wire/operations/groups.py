@@ -3,8 +3,9 @@
 import msgspec
 from msgspec import Struct
 
+from forebay.core.api.principals import OWNER, POP, READ
 from forebay.core.words import DEFAULT
-from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.operations.queues import GroupSummary
 
 
@@ -84,7 +85,7 @@ OPERATIONS = [
     Operation(
         PutGroup,
         Groups,
-        WRITE,
+        POP,
         TAG,
         "Make a group",
         (Route("PUT", ONE),),
@@ -93,7 +94,7 @@ OPERATIONS = [
     Operation(
         DeleteGroup,
         Groups,
-        WRITE,
+        OWNER,
         TAG,
         "Delete a group",
         (Route("DELETE", ONE),),
@@ -102,7 +103,7 @@ OPERATIONS = [
     Operation(
         Seek,
         Sought,
-        WRITE,
+        OWNER,
         TAG,
         "Read on from another place",
         (Route("POST", "/v1/queues/{queue}/seek"),),

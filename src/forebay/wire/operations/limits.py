@@ -4,7 +4,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.core.api.principals import OWNER, READ
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.operations.crons import Gone
 from forebay.wire.options import AnyRate
 
@@ -52,11 +53,11 @@ OPERATIONS = [
     Operation(
         PutLimit,
         Gone,
-        WRITE,
+        OWNER,
         TAG,
         "Set a limit",
         (Route("PUT", ONE),),
         {"name": "smtp", "rate_limit": 100, "concurrency": 5},
     ),
-    Operation(DeleteLimit, Gone, WRITE, TAG, "Delete a limit", (Route("DELETE", ONE),), {"name": "smtp"}),
+    Operation(DeleteLimit, Gone, OWNER, TAG, "Delete a limit", (Route("DELETE", ONE),), {"name": "smtp"}),
 ]

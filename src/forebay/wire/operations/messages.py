@@ -5,8 +5,9 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from forebay.core.api.principals import READ, WRITE
 from forebay.core.words import DEFAULT
-from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.operations.pop import Settled
 from forebay.wire.operations.push import Pushed
 from forebay.wire.types import Id

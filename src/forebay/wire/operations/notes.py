@@ -2,8 +2,9 @@
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from forebay.core.api.principals import POP, READ
 from forebay.core.words import DEFAULT
-from forebay.wire.operation import READ, WRITE, Answer, Done, Operation, Request, Route
+from forebay.wire.operation import Answer, Done, Operation, Request, Route
 from forebay.wire.types import Id
 
 
@@ -133,7 +134,7 @@ OPERATIONS = [
     Operation(
         GetResult,
         Came,
-        READ,
+        (READ, POP),
         TAG,
         "What came of a message",
         (
@@ -151,7 +152,7 @@ OPERATIONS = [
     Operation(
         AddPartial,
         Done,
-        WRITE,
+        POP,
         TAG,
         "Add a partial result",
         (Route("POST", f"{ONE}/partials"),),
@@ -169,7 +170,7 @@ OPERATIONS = [
     Operation(
         SetProgress,
         Done,
-        WRITE,
+        POP,
         TAG,
         "Report progress",
         (Route("PUT", f"{ONE}/progress"),),
@@ -187,7 +188,7 @@ OPERATIONS = [
     Operation(
         AddLog,
         Done,
-        WRITE,
+        POP,
         TAG,
         "Add a log line",
         (Route("POST", f"{ONE}/logs"),),

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from forebay.core.api.principals import POP
 from forebay.core.words import DEFAULT
-from forebay.wire.operation import WRITE, Answer, Operation, Request, Route
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.types import Id
 
 
@@ -126,7 +127,7 @@ OPERATIONS = [
     Operation(
         Pop,
         Popped,
-        WRITE,
+        POP,
         "messages",
         "Pop messages",
         (Route("POST", "/v1/queues/{queue}/pop"),),
@@ -135,7 +136,7 @@ OPERATIONS = [
     Operation(
         Ack,
         Settled,
-        WRITE,
+        POP,
         "messages",
         "Acknowledge messages",
         (Route("POST", "/v1/ack"),),
@@ -144,7 +145,7 @@ OPERATIONS = [
     Operation(
         Nack,
         Settled,
-        WRITE,
+        POP,
         "messages",
         "Report messages as failed",
         (Route("POST", "/v1/nack"),),
@@ -153,7 +154,7 @@ OPERATIONS = [
     Operation(
         Release,
         Settled,
-        WRITE,
+        POP,
         "messages",
         "Give messages back",
         (Route("POST", "/v1/release"),),
@@ -162,7 +163,7 @@ OPERATIONS = [
     Operation(
         Extend,
         Extended,
-        WRITE,
+        POP,
         "messages",
         "Extend leases",
         (Route("POST", "/v1/extend"),),

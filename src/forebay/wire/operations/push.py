@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from forebay.core.api.principals import PUSH
 from forebay.core.words import DEFAULT
-from forebay.wire.operation import WRITE, Answer, Operation, Route
+from forebay.wire.operation import Answer, Operation, Route
 from forebay.wire.options import AnyBackoff
 from forebay.wire.types import Id, Key, RequestId
 
@@ -70,6 +71,7 @@ class Push(Options, tag_field="cmd", tag="PUSH", kw_only=True):
     idempotency_ms: int = 0
     on_complete: Completion | None = None
     reqId: RequestId | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
 
 
 class Pushed(Answer, kw_only=True):
@@ -93,7 +95,7 @@ OPERATIONS = [
     Operation(
         Push,
         Pushed,
-        WRITE,
+        PUSH,
         "messages",
         "Push messages",
         (Route("POST", "/v1/queues/{queue}/messages"),),

@@ -4,8 +4,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from forebay.core.api.principals import OWNER, READ
 from forebay.core.words import DEFAULT
-from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.options import OptionsIn
 
 
@@ -193,11 +194,11 @@ OPERATIONS = [
     Operation(
         Configure,
         Queue,
-        WRITE,
+        OWNER,
         TAG,
         "Configure a queue",
         (
-            Route("GET", QUEUE, ("queue",), role=READ, summary="Describe a queue", name="Describe"),
+            Route("GET", QUEUE, ("queue",), needs=(READ,), summary="Describe a queue", name="Describe"),
             Route("PUT", QUEUE, given={"options": OptionsIn()}),
         ),
         {"queue": "emails", "options": {"max_attempts": 5}},
@@ -205,7 +206,7 @@ OPERATIONS = [
     Operation(
         Delete,
         Deleted,
-        WRITE,
+        OWNER,
         TAG,
         "Delete a queue",
         (Route("DELETE", QUEUE),),
@@ -214,7 +215,7 @@ OPERATIONS = [
     Operation(
         Pause,
         Pausing,
-        WRITE,
+        OWNER,
         TAG,
         "Pause a queue",
         (Route("POST", f"{QUEUE}/pause"),),
@@ -223,7 +224,7 @@ OPERATIONS = [
     Operation(
         Resume,
         Pausing,
-        WRITE,
+        OWNER,
         TAG,
         "Resume a queue",
         (Route("POST", f"{QUEUE}/resume"),),
@@ -232,7 +233,7 @@ OPERATIONS = [
     Operation(
         Drain,
         Cleared,
-        WRITE,
+        OWNER,
         TAG,
         "Cancel what waits",
         (Route("POST", f"{QUEUE}/drain"),),
@@ -241,7 +242,7 @@ OPERATIONS = [
     Operation(
         Purge,
         Cleared,
-        WRITE,
+        OWNER,
         TAG,
         "Clear messages out",
         (Route("POST", f"{QUEUE}/purge"),),

@@ -2,7 +2,8 @@
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from forebay.wire.operation import ADMIN, READ, Answer, Operation, Request, Route
+from forebay.core.api.principals import ADMIN, OWNER, READ
+from forebay.wire.operation import Answer, Operation, Request, Route
 
 
 class Hold(Request, tag="HOLD", kw_only=True):
@@ -131,11 +132,11 @@ OPERATIONS = [
         (Route("GET", "/v1/events/poll"),),
         {"queues": ["emails"], "kinds": ["dead"]},
     ),
-    Operation(ListWebhooks, WebhookList, ADMIN, "webhooks", "List webhooks", (Route("GET", HOOKS),), {}),
+    Operation(ListWebhooks, WebhookList, OWNER, "webhooks", "List webhooks", (Route("GET", HOOKS),), {}),
     Operation(
         RegisterWebhook,
         Registered,
-        ADMIN,
+        OWNER,
         "webhooks",
         "Have events posted somewhere",
         (Route("POST", HOOKS),),
@@ -144,7 +145,7 @@ OPERATIONS = [
     Operation(
         DeleteWebhook,
         Unregistered,
-        ADMIN,
+        OWNER,
         "webhooks",
         "Delete a webhook",
         (Route("DELETE", f"{HOOKS}/{{id}}"),),

@@ -4,9 +4,10 @@ from typing import Any
 
 from msgspec import UNSET, Raw, UnsetType
 
+from forebay.core.api.principals import PUSH
 from forebay.core.api.stages import STAGED_MS
 from forebay.core.words import DEFAULT
-from forebay.wire.operation import WRITE, Answer, Operation, Request, Route
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.operations.push import RunOptions
 from forebay.wire.types import RequestId
 
@@ -34,6 +35,7 @@ class Stage(RunOptions, tag_field="cmd", tag="STAGE", kw_only=True):
     run: int = 0
     expire_ms: int = STAGED_MS
     reqId: RequestId | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
 
 
 class Staged(Answer, kw_only=True):
@@ -91,7 +93,7 @@ OPERATIONS = [
     Operation(
         Stage,
         Staged,
-        WRITE,
+        PUSH,
         TAG,
         "Write to a stage",
         (Route("POST", f"{QUEUE}/stages/{{stage}}"),),
@@ -100,7 +102,7 @@ OPERATIONS = [
     Operation(
         Adopt,
         Adopted,
-        WRITE,
+        PUSH,
         TAG,
         "Append stages to the queue",
         (Route("POST", f"{QUEUE}/adopt"),),
@@ -109,7 +111,7 @@ OPERATIONS = [
     Operation(
         Unstage,
         Unstaged,
-        WRITE,
+        PUSH,
         TAG,
         "Drop stages",
         (Route("POST", f"{QUEUE}/unstage"),),

@@ -1,6 +1,7 @@
 """Transactions: pushes, acks, nacks and writes of values in one commit, or none of them."""
 
-from forebay.wire.operation import WRITE, Answer, Operation, Request, Route
+from forebay.core.api.principals import ANY
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.operations.flows import PushFlow
 from forebay.wire.operations.pop import Ack, Nack
 from forebay.wire.operations.push import Push
@@ -26,7 +27,7 @@ OPERATIONS = [
     Operation(
         Transact,
         Transacted,
-        WRITE,
+        ANY,
         "messages",
         "Several requests in one commit",
         (Route("POST", "/v1/transaction"),),

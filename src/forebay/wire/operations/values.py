@@ -4,7 +4,8 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from forebay.wire.operation import READ, WRITE, Answer, Operation, Request, Route
+from forebay.core.api.principals import READ, WRITE
+from forebay.wire.operation import Answer, Operation, Request, Route
 from forebay.wire.types import Key
 
 

@@ -2,8 +2,9 @@
 
 from msgspec import Struct, field
 
+from forebay.core.api.principals import POP, READ
 from forebay.core.words import DEFAULT
-from forebay.wire.operation import READ, WRITE, Answer, Done, Operation, Request, Route
+from forebay.wire.operation import Answer, Done, Operation, Request, Route
 from forebay.wire.types import Id
 
 
@@ -87,7 +88,7 @@ OPERATIONS = [
     Operation(
         TellWorker,
         Done,
-        WRITE,
+        POP,
         TAG,
         "Tell of a worker",
         (Route("POST", PATH),),

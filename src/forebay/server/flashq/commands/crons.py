@@ -95,7 +95,7 @@ class CronList(Asked, tag="CRONLIST", gc=False, kw_only=True):
         found: list[CoreCron] = []
         while True:
             after = found[-1].name if found else None
-            page = await ask(services, queries.CronList(caller.tenant, after))
+            page = await ask(services, caller, queries.CronList(caller.tenant, after, within=caller.queues))
             assert isinstance(page, queries.CronsFound)
             found += page.crons
             if not page.more or not page.crons:

@@ -32,12 +32,12 @@ class DeadLetters(Asked, tag="DLQ", gc=False, kw_only=True):
         return answers.Jobs(jobs=[]) if isinstance(error, NotFound) else error
 
 
-async def _all(services: Services, command: core.Requeue | core.Purge) -> int:
+async def _all(services: Services, caller: Caller, command: core.Requeue | core.Purge) -> int:
     """Carry out a command until nothing is left; return how many dead letters it was about."""
     count = 0
     try:
         while True:
-            done = await ask(services, command)
+            done = await ask(services, caller, command)
             assert isinstance(done, core.Buried)
             count += done.count
             if command.ids is not None or not done.left or not done.count:
@@ -55,7 +55,7 @@ class RetryDead(Asked, tag="RETRYDLQ", gc=False, kw_only=True):
 
     async def steps(self, services: Services, caller: Caller) -> int:
         ids = None if self.id is None else [parse_id(self.id)]
-        return await _all(services, core.Requeue(caller.tenant, self.queue, ids=ids))
+        return await _all(services, caller, core.Requeue(caller.tenant, self.queue, ids=ids))
 
     def reply(self, reply: int, caller: Caller) -> Struct:
         return answers.WithIds(ids=[reply])
@@ -66,7 +66,7 @@ class PurgeDead(Asked, tag="PURGEDLQ", gc=False, kw_only=True):
     queue: str
 
     async def steps(self, services: Services, caller: Caller) -> int:
-        return await _all(services, core.Purge(caller.tenant, self.queue))
+        return await _all(services, caller, core.Purge(caller.tenant, self.queue))
 
     def reply(self, reply: int, caller: Caller) -> Struct:
         return answers.Count(count=reply)

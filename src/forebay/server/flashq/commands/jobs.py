@@ -120,7 +120,7 @@ class GetJobByCustomId(Asked, tag="GETJOBBYCUSTOMID", gc=False, kw_only=True):
         name = next((each for each in given if each is not None), None)
         if name is None:
             raise Refused("job_id", "Missing field: job_id")
-        return queries.FindJob(caller.tenant, name)
+        return queries.FindJob(caller.tenant, name, within=caller.queues)
 
     def reply(self, reply: queries.ShownAll, caller: Caller) -> Struct:
         return _job_and_state(reply, caller)
@@ -155,7 +155,7 @@ class GetJobs(Asked, tag="GETJOBS", gc=False, kw_only=True):
     async def steps(self, services: Services, caller: Caller) -> tuple[list[queries.Shown], int]:
         state = OUR_STATES.get(self.state) if self.state is not None else None
         limit = JOBS_SHOWN if self.limit is None else self.limit
-        return await newest(services, caller.tenant, self.queue, state, limit, self.offset or 0)
+        return await newest(services, caller, self.queue, state, limit, self.offset or 0)
 
     def reply(self, reply: tuple[list[queries.Shown], int], caller: Caller) -> Struct:
         found, total = reply

@@ -27,7 +27,7 @@ class Pull(Asked, tag="PULL", gc=False, kw_only=True):
 
     def _pop(self, caller: Caller, count: int) -> core.Pop:
         # Now, and not with the answer: a worker that waits for its first job works, too.
-        name = caller.workers.pulled(caller.owner, self.queue)
+        name = caller.workers.pulled(caller.owner, self.queue, caller.tenant)
         wait_ms = caller.wait_ms(self.timeout)
         return core.Pop(
             caller.tenant,

@@ -39,7 +39,7 @@ class Push(Options, Command, tag_field="cmd", tag="PUSH", gc=False, kw_only=True
         return job_commands.PushJobs(caller.tenant, self.queue, jobs, completed_count=COMPLETED_MAX)
 
     async def steps(self, services: Services, caller: Caller) -> job_commands.PushedJobs:
-        pushed = await ask(services, self._jobs(caller))
+        pushed = await ask(services, caller, self._jobs(caller))
         assert isinstance(pushed, job_commands.PushedJobs)
         if pushed.duplicates and await self._is_named(services, caller, pushed.ids[0]):
             pushed.duplicates, pushed.throttled = [], []
@@ -51,7 +51,9 @@ class Push(Options, Command, tag_field="cmd", tag="PUSH", gc=False, kw_only=True
         """Return whether the job that is known already has the custom id of this one."""
         assert self.job_id is not None
         try:
-            found = await ask(services, FindJob(caller.tenant, self.job_id, self.queue))
+            found = await ask(
+                services, caller, FindJob(caller.tenant, self.job_id, self.queue, caller.queues)
+            )
         except NotFound:
             return False
         assert isinstance(found, ShownAll)

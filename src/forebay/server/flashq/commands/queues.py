@@ -7,7 +7,7 @@ from msgspec import Struct
 from forebay.core.api import commands as core, queries
 from forebay.core.errors import ForebayError, NotFound
 from forebay.core.state import Rate
-from forebay.core.words import DEAD, DEFAULT, PUSHED, SETTLED
+from forebay.core.words import DEAD, PUSHED, SETTLED
 from forebay.server.flashq import answers
 from forebay.server.flashq.caller import Caller
 from forebay.server.flashq.command import COMPLETED_MAX, OUR_STATES, Asked, Whole, ask
@@ -70,8 +70,8 @@ class Unlimited(OnQueue, gc=False, kw_only=True):
     taken_away: ClassVar[dict[str, Any]] = {}
 
     async def steps(self, services: Services, caller: Caller) -> Any:
-        await ask(services, queries.Describe(caller.tenant, self.queue))
-        return await ask(services, core.Configure(caller.tenant, self.queue, **self.taken_away))
+        await ask(services, caller, queries.Describe(caller.tenant, self.queue))
+        return await ask(services, caller, core.Configure(caller.tenant, self.queue, **self.taken_away))
 
 
 class RateLimitClear(Unlimited, tag="RATELIMITCLEAR", gc=False, kw_only=True):
@@ -131,7 +131,7 @@ class Clearing(Asked, gc=False, kw_only=True):
         return answers.Count(count=reply)
 
 
-async def _clear(services: Services, command: core.Clean | core.Obliterate) -> int:
+async def _clear(services: Services, caller: Caller, command: core.Clean | core.Obliterate) -> int:
     """Carry out a command until nothing is left to remove; return how many jobs it removed."""
     count = 0
     most = command.count if isinstance(command, core.Clean) else None
@@ -139,7 +139,7 @@ async def _clear(services: Services, command: core.Clean | core.Obliterate) -> i
         while most is None or count < most:
             if isinstance(command, core.Clean) and most is not None:
                 command.count = most - count
-            done = await ask(services, command)
+            done = await ask(services, caller, command)
             assert isinstance(done, core.Cleaned)
             count += done.count
             if not done.more or not done.count:
@@ -152,7 +152,7 @@ async def _clear(services: Services, command: core.Clean | core.Obliterate) -> i
 class Drain(Clearing, tag="DRAIN", gc=False, kw_only=True):
     async def steps(self, services: Services, caller: Caller) -> int:
         states = ("waiting", "delayed", "parked")
-        return await _clear(services, core.Clean(caller.tenant, self.queue, states))
+        return await _clear(services, caller, core.Clean(caller.tenant, self.queue, states))
 
 
 class Clean(Clearing, tag="CLEAN", gc=False, kw_only=True):
@@ -169,13 +169,14 @@ class Clean(Clearing, tag="CLEAN", gc=False, kw_only=True):
         states = (OUR_STATES[state],)
         return await _clear(
             services,
+            caller,
             core.Clean(caller.tenant, self.queue, states, grace_ms=self.grace, count=self.limit),
         )
 
 
 class Obliterate(Clearing, tag="OBLITERATE", gc=False, kw_only=True):
     async def steps(self, services: Services, caller: Caller) -> int:
-        return await _clear(services, core.Obliterate(caller.tenant, self.queue))
+        return await _clear(services, caller, core.Obliterate(caller.tenant, self.queue))
 
 
 async def _limits(services: Services, caller: Caller, names: list[str]) -> dict[str, tuple[Any, Any]]:
@@ -183,7 +184,7 @@ async def _limits(services: Services, caller: Caller, names: list[str]) -> dict[
     found = {}
     for name in names[:DESCRIBED_MAX]:
         try:
-            queue = await ask(services, queries.Describe(caller.tenant, name))
+            queue = await ask(services, caller, queries.Describe(caller.tenant, name))
         except NotFound:  # removed meanwhile
             continue
         assert isinstance(queue, queries.QueueFound)
@@ -196,7 +197,7 @@ class ListQueues(Asked, tag="LISTQUEUES", gc=False, kw_only=True):
     is_command = False
 
     async def steps(self, services: Services, caller: Caller) -> list[answers.QueueShown]:
-        found = await ask(services, queries.ListQueues(caller.tenant))
+        found = await ask(services, caller, queries.ListQueues(caller.tenant, caller.queues))
         assert isinstance(found, queries.QueuesFound)
         limits = await _limits(services, caller, [each.name for each in found.queues])
         return [
@@ -219,7 +220,7 @@ class ListQueues(Asked, tag="LISTQUEUES", gc=False, kw_only=True):
 
 class Stats(Asked, tag="STATS", gc=False, kw_only=True):
     def asked(self, caller: Caller) -> core.Command:
-        return queries.Stats(caller.tenant)
+        return queries.Stats(caller.tenant, caller.queues)
 
     def reply(self, reply: queries.StatsFound, caller: Caller) -> Struct:
         counts = reply.counts
@@ -238,7 +239,8 @@ class Metrics(Asked, tag="METRICS", gc=False, kw_only=True):
     is_command = False
 
     async def steps(self, services: Services, caller: Caller) -> answers.MetricsTold:
-        found = await measure_tenant(services.questions, DEFAULT, MEASURED_MAX)
+        caller.check_whole()
+        found = await measure_tenant(services.questions, caller.tenant, MEASURED_MAX)
         mine = found.queues
         tallies = [each.tally for each in (*mine, *found.rest) if each.tally is not None]
         completed = sum(each.counts[SETTLED] for each in tallies)

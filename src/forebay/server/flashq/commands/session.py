@@ -19,12 +19,8 @@ class Session(Asked, gc=False, kw_only=True):
 
 
 class Auth(Session, tag="AUTH", gc=False, kw_only=True):
-    opens = True
+    is_auth = True
     token: str
-
-    def asked(self, caller: Caller) -> CoreCommand:
-        caller.show(self.token)
-        raise Ready
 
 
 class Subscribe(Session, tag="SUBSCRIBE", gc=False, kw_only=True):
@@ -32,12 +28,11 @@ class Subscribe(Session, tag="SUBSCRIBE", gc=False, kw_only=True):
     events: list[str] | None = None
 
     def asked(self, caller: Caller) -> CoreCommand:
-        caller.subscriptions.add(caller.tenant, self.queue, self.events or [], packed=False)
+        caller.subscribe(self.queue, self.events or [], packed=False)
         raise Ready
 
     def packed_command(self, caller: Caller) -> CoreCommand:
-        caller.check()
-        caller.subscriptions.add(caller.tenant, self.queue, self.events or [], packed=True)
+        caller.subscribe(self.queue, self.events or [], packed=True)
         raise Ready
 
 

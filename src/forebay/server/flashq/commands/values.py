@@ -155,7 +155,7 @@ class KvKeys(Asked, tag="KVKEYS", gc=False, kw_only=True):
         low = b""
         while len(found) < KEYS_MAX:
             asked = queries.KvList(caller.tenant, low=low, pattern=self.pattern or "*", count=PAGE)
-            page = await ask(services, asked)
+            page = await ask(services, caller, asked)
             assert isinstance(page, queries.KvListed)
             found += [str(keys.unpack(key)[0]) for key, _ in page.entries]
             if page.next is None:

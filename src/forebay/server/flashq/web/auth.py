@@ -1,46 +1,80 @@
-"""Bearer tokens: every request has to carry one of the tokens that are set, if any are."""
+"""Bearer tokens: every request has to carry one, if the door or the server asks for any."""
 
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from forebay.server.flashq.caller import Tokens
+from forebay.broker.auth import Auth
+from forebay.core.api.principals import READ, WRITE, Principal
+from forebay.core.errors import ForebayError
+from forebay.core.words import DEFAULT
+from forebay.server.flashq.door import Door
 from forebay.server.flashq.web.commands import Refused
 from forebay.server.flashq.web.envelope import send_refusal
 from forebay.server.http.endpoint import stop_reading
+from forebay.server.http.identity import AUTH, CONTEXT
 from forebay.server.http.request_body import header
+from forebay.server.operations.carried import Context
 
-OPEN = ("/health", "/metrics/prometheus")
+OPEN = ("/health",)
+METRICS = "/metrics/prometheus"
+"""Needs no token of the door, as in flashQ, but one of the server if that asks for them."""
 OPEN_BELOW = "/docs"
 """Paths that need no token, as in flashQ."""
 INCOMING = "/webhooks/incoming/"
 """Paths that need no token if they need a signature instead."""
 STREAMS = ("/ws", "/events")
 """Paths whose token may stand in the query: a browser can't send headers with these."""
-
 FIELDS_MAX = 100
 """Fields of a query with a token."""
+OF_SIGNATURE = Principal(DEFAULT, WRITE, "signature")
+"""Who signs an incoming webhook."""
 
 
 class Bearers:
-    """Lets requests with a token through."""
+    """Lets requests with a token through, and tells what is behind it whose that is."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, *, incoming_signed: bool) -> None:
+    def __init__(self, app: ASGIApp, door: Door, auth: Auth, *, incoming_signed: bool) -> None:
         """``incoming_signed`` says whether incoming webhooks are refused without a signature."""
-        self._app, self._tokens = app, tokens
-        self._open_below = (OPEN_BELOW, INCOMING) if incoming_signed else (OPEN_BELOW,)
+        self._app, self._door, self._auth, self._incoming_signed = app, door, auth, incoming_signed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._tokens and not self._is_open(scope["path"]) and not self._tokens.has(_given(scope)):
+        try:
+            principal = self._principal(scope)
+        except Refused as refused:
             if scope["type"] == "websocket":
                 await receive()
-            refused = Refused(401, "Invalid or missing authentication token")
             await send_refusal(scope, send, refused, stop_reading(scope) if scope["type"] == "http" else [])
             return
+        if principal is not None:
+            scope[CONTEXT] = Context(principal.tenant, 0, principal, principal.queues)
+            scope[AUTH] = self._auth
         await self._app(scope, receive, send)
 
-    def _is_open(self, path: str) -> bool:
-        return path in OPEN or path.startswith(self._open_below)
+    def _principal(self, scope: Scope) -> Principal | None:
+        """Return who sends a request; None for a path that is open; raise if that is nobody."""
+        path: str = scope["path"]
+        if path in OPEN or path.startswith(OPEN_BELOW) or (path == METRICS and self._auth.is_open):
+            return None
+        if token := _given(scope):
+            found = self._of(token)
+        else:
+            found = self._door.anonymous(self._auth)
+            if found is None and self._incoming_signed and path.startswith(INCOMING):
+                found = OF_SIGNATURE
+        if found is None:
+            raise Refused(401, "Invalid or missing authentication token")
+        if path == METRICS and not (found.may((READ,)) and found.tenant == DEFAULT and not found.queues):
+            raise Refused(403, "These metrics are for tokens of the tenant default with the role read")
+        return found
+
+    def _of(self, token: str) -> Principal | None:
+        try:
+            found = self._door.identify(token, self._auth)
+            self._auth.use(found)
+        except ForebayError:
+            return None
+        return found
 
 
 def _given(scope: Scope) -> str:

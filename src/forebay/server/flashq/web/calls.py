@@ -10,8 +10,11 @@ from msgspec import Raw
 from starlette.types import Receive, Scope
 
 from forebay.core.errors import ForebayError
+from forebay.core.words import DEFAULT
 from forebay.server.flashq.web.commands import Commands, Fields, Refused, refused
+from forebay.server.http.identity import context_of
 from forebay.server.http.request_body import QUERY_FIELDS_MAX, whole
+from forebay.server.operations.carried import Context
 from forebay.wire.text import check_text
 
 _encode = msgspec.json.Encoder().encode
@@ -43,6 +46,22 @@ class Call:
     def __init__(self, commands: Commands, scope: Scope, receive: Receive, body_bytes_max: int) -> None:
         self.commands, self.scope, self._receive = commands, scope, receive
         self._body_bytes_max = body_bytes_max
+
+    @property
+    def context(self) -> Context:
+        """Who asks, for which tenant."""
+        return context_of(self.scope)
+
+    def require(self, needs: tuple[str, ...], what: str, *, of_server: bool = False) -> None:
+        """Raise unless who asks has one of these roles, for all queues of its tenant."""
+        context = self.context
+        principal = context.principal
+        if principal is None:
+            raise Refused(401, "Invalid or missing authentication token")
+        if not principal.may(needs):
+            raise Refused(403, f"{what} needs the role {' or '.join(needs)}")
+        if context.queues or (of_server and not (principal.is_admin or context.tenant == DEFAULT)):
+            raise Refused(403, f"{what} is not for tokens of some queues, or of other tenants")
 
     @property
     def path(self) -> dict[str, str]:

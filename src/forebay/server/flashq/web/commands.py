@@ -16,12 +16,12 @@ from starlette.types import Receive, Scope
 
 from forebay.core.api.commands import Popped
 from forebay.core.errors import Busy, ForebayError
-from forebay.core.words import DEFAULT
 from forebay.server.access_log import ACTS, DONE, UNREAD, Asked, command_of, outcome_of
 from forebay.server.flashq.caller import Caller
 from forebay.server.flashq.door import Door
-from forebay.server.flashq.web.feed import Feed
+from forebay.server.flashq.web.feeds import Feeds
 from forebay.server.http.endpoint import GIVEN_ID, LEASED, TOLD, Patient, is_gone, may_wait, until_gone
+from forebay.server.http.identity import context_of
 from forebay.server.http.request_body import Gone
 from forebay.server.tcp.codec import Ready, Services
 
@@ -61,8 +61,8 @@ def refused(error: ForebayError) -> Refused:
 class Commands:
     """Runs commands, for as long as their client is there."""
 
-    def __init__(self, door: Door, services: Services, feed: Feed) -> None:
-        self._door, self._services, self._feed = door, services, feed
+    def __init__(self, door: Door, services: Services, feeds: Feeds) -> None:
+        self._door, self._services, self._feeds = door, services, feeds
         self.node = services.questions.node
 
     async def ask(self, scope: Scope, receive: Receive, cmd: str, fields: Fields) -> Fields:
@@ -72,7 +72,8 @@ class Commands:
 
     async def run(self, scope: Scope, receive: Receive, body: bytes) -> Fields:
         """Run a command as it would come over TCP; return its answer, or raise Refused."""
-        asked = Asked(UNREAD, CARRIER, DEFAULT, peer=scope.get("client"), given=scope.get("path_params", {}))
+        tenant = context_of(scope).tenant
+        asked = Asked(UNREAD, CARRIER, tenant, peer=scope.get("client"), given=scope.get("path_params", {}))
         asked.id = scope.get(GIVEN_ID, b"").decode() or UNSET
         began = asyncio.get_running_loop().time()
         try:
@@ -96,8 +97,7 @@ class Commands:
 
     async def _run(self, scope: Scope, receive: Receive, body: bytes, asked: Asked) -> Fields:
         """Run a command, and note in ``asked`` what is known of it."""
-        caller = self._door.context(0, self.node.limits)
-        caller.is_known = True  # its token is checked before its path
+        caller = self._door.context(0, self.node.limits, context_of(scope).principal)
         try:
             request = asked.request = self._door.decode(body)
             asked.command = command_of(type(request))
@@ -125,13 +125,17 @@ class Commands:
             asked.outcome = Busy.code
             raise Refused(503, "the server met a bug of its own") from None
         if bytes(answer["ok"]) == b"true":
-            self._feed.notice(request, reply)
+            self._feeds.notice(caller.tenant, request, reply)
             return answer
         asked.outcome = "error" if asked.outcome == DONE else asked.outcome
         raise self._refusal(reply, answer)
 
     async def _reply(self, request: Any, caller: Caller, scope: Scope, receive: Receive) -> Any:
         """Return what the codec is given to answer; raise only what is wrong with the request itself."""
+        if request.is_auth:
+            return self._door.identify(request.token, self._services.auth)
+        if type(request) not in caller.may:
+            self._door.allowed(request, caller)
         if not request.is_command:
             try:
                 return await self._carried_out(request, caller, scope, receive)
@@ -141,6 +145,8 @@ class Commands:
             command = request.command(caller)
         except Ready as ready:
             return ready.reply
+        if caller.queues:
+            self.node.engine.check_queues(command, caller.queues)
         if may_wait(command):
             return await Patient(self.node).answer(command, scope, receive)
         return await self._services.questions.ask(command)

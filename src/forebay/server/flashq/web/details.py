@@ -6,22 +6,22 @@ from msgspec import UNSET, Raw, UnsetType
 
 from forebay.core.api.queries import GetNotes, NotesFound, Show, Shown, ShownAll
 from forebay.core.log.slices import SegmentSlice
-from forebay.core.words import DEFAULT, RESULT
+from forebay.core.words import RESULT
 from forebay.server.node_client import NodeClient
 
 
 class Details:
     """Looks jobs up. Those that are gone, or can't be read, are left out."""
 
-    def __init__(self, questions: NodeClient) -> None:
-        self._questions = questions
+    def __init__(self, questions: NodeClient, tenant: str) -> None:
+        self._questions, self._tenant = questions, tenant
 
     async def shown(self, jobs: Sequence[int]) -> dict[int, Shown]:
-        reply = await self._questions.ask(Show(DEFAULT, list(jobs), dropped=True))
+        reply = await self._questions.ask(Show(self._tenant, list(jobs), dropped=True))
         return {each.state.id: each for each in reply.deliveries} if isinstance(reply, ShownAll) else {}
 
     async def results(self, jobs: Sequence[int]) -> dict[int, Raw]:
-        asked = [self._questions.ask(GetNotes(DEFAULT, job, (RESULT,))) for job in jobs]
+        asked = [self._questions.ask(GetNotes(self._tenant, job, (RESULT,))) for job in jobs]
         found: dict[int, Raw] = {}
         for job, answer in zip(jobs, asked, strict=True):
             reply = await answer

@@ -75,8 +75,11 @@ class Resource:
             refused = Refused(405, f"{scope['method']} is not supported here, only {self._allowed.decode()}")
             await send_refusal(scope, send, refused, [(b"allow", self._allowed), *stop_reading(scope)])
             return
+        call = Call(self._commands, scope, receive, self._body_bytes_max)
         try:
-            data = await route.handler(Call(self._commands, scope, receive, self._body_bytes_max))
+            if route.needs:
+                call.require(route.needs, f"{route.method} {route.path}", of_server=route.of_server)
+            data = await route.handler(call)
         except Refused as refused:
             await send_refusal(scope, send, refused, stop_reading(scope))
             return

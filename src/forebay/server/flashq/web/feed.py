@@ -19,13 +19,13 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from forebay.core import ids
+from forebay.core.api.principals import has_queue
 from forebay.core.api.queries import Shown
 from forebay.core.errors import ForebayError
 from forebay.core.state import Event, ShownRun
 from forebay.core.words import DEFAULT
 from forebay.server.events.hub import WAITING_BYTES_MAX, Batch, Hub, Listener, Wanted
 from forebay.server.flashq.command import shown
-from forebay.server.flashq.door import Door
 from forebay.server.flashq.events import KINDS, JobEvent
 from forebay.server.flashq.web.details import Details, payload_of
 from forebay.server.node_client import NodeClient
@@ -60,12 +60,15 @@ class Interest(Struct, frozen=True):
     job: int | None = None
     types: frozenset[str] = frozenset()
     """All if empty."""
+    within: tuple[str, ...] = ()
+    """Patterns, one of which the queue must match; all queues if empty."""
 
     def has(self, queue: str, job: int, kind: str) -> bool:
         return (
             (self.queue is None or self.queue == queue)
             and (self.job is None or self.job == job)
             and (not self.types or kind in self.types)
+            and has_queue(self.within, queue)
         )
 
 
@@ -113,14 +116,19 @@ class Pending:
 
 
 class Feed:
-    """Makes events of jobs for all who listen at this door."""
+    """Makes events of the jobs of a tenant for all who listen at this door."""
 
     def __init__(
-        self, hub: Hub, questions: NodeClient, loop: AbstractEventLoop, clock: Callable[[], int]
+        self,
+        hub: Hub,
+        questions: NodeClient,
+        loop: AbstractEventLoop,
+        clock: Callable[[], int],
+        tenant: str = DEFAULT,
     ) -> None:
         self._hub, self._loop, self._clock = hub, loop, clock
-        self._details = Details(questions)
-        self._wanted = Wanted(DEFAULT, frozenset(), frozenset(TOLD))
+        self._details = Details(questions, tenant)
+        self._wanted = Wanted(tenant, frozenset(), frozenset(TOLD))
         self._listeners: dict[Listener, Interest] = {}
         self._source: Listener | None = None
         self._pending = Pending()
@@ -139,10 +147,12 @@ class Feed:
         self._listeners[listener] = interest
         return listener
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: Listener) -> bool:
+        """Unsubscribe; return whether anybody still listens."""
         self._listeners.pop(listener, None)
         if not self._listeners:
             self._stop()
+        return bool(self._listeners)
 
     def _stop(self) -> None:
         if self._source is not None:
@@ -266,7 +276,9 @@ class Feed:
         wanted = [
             each
             for each in self._listeners.values()
-            if each.queue in (None, event.queue) and (not each.types or kind in each.types)
+            if each.queue in (None, event.queue)
+            and (not each.types or kind in each.types)
+            and has_queue(each.within, event.queue)
         ]
         if any(each.job is None for each in wanted):
             return (job for run in given for job in run)
@@ -299,17 +311,3 @@ def _in_parts(jobs: Iterable[int]) -> Iterable[list[int]]:
             some = []
     if some:
         yield some
-
-
-class Noticing:
-    """A codec that tells the feed of the notes taken over TCP."""
-
-    def __init__(self, door: Door, feed: Feed) -> None:
-        self._door, self._feed = door, feed
-        self.context, self.opened, self.ended = door.context, door.opened, door.ended
-        self.decode, self.decode_packed, self.is_packed = door.decode, door.decode_packed, door.is_packed
-        self.glimpse, self.encode_error = door.glimpse, door.encode_error
-
-    def encode(self, request: Any, reply: Any, context: Any, *, packed: bool = False) -> bytes:
-        self._feed.notice(request, reply)
-        return self._door.encode(request, reply, context, packed=packed)

@@ -21,6 +21,10 @@ class Route(Struct, frozen=True):
     about: str
     is_plain: bool = False
     """Whether its answer has no envelope: it is one already."""
+    needs: tuple[str, ...] = ()
+    """What it needs beside what its commands need: one of these roles, for all queues of the tenant."""
+    of_server: bool = False
+    """Whether it tells of the server: to principals of the tenant ``default`` and admins only."""
 
 
 class Run(Struct, frozen=True):

@@ -11,16 +11,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route as Path, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from forebay.broker.auth import Auth
 from forebay.broker.node import Node
+from forebay.core.api.principals import READ
 from forebay.core.errors import ForebayError
-from forebay.server.flashq.caller import Tokens
 from forebay.server.flashq.door import Door
 from forebay.server.flashq.web.answers import everything
 from forebay.server.flashq.web.auth import Bearers
 from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import CARRIER, Commands, Refused
 from forebay.server.flashq.web.envelope import Guarded, Resource, failure, nothing_here, send_refusal
-from forebay.server.flashq.web.feed import Feed
+from forebay.server.flashq.web.feeds import Feeds
 from forebay.server.flashq.web.figures import History
 from forebay.server.flashq.web.routes import TABLE, Route
 from forebay.server.flashq.web.streams import Dashboard, EventSocket, EventStream
@@ -65,10 +66,10 @@ class FlashqHttp(HttpListener):
         """Set up the routes; ``connections`` returns those of all listeners, ``tokens`` is their number."""
         super().__init__(loop, limits)
         questions = services.questions
-        self.feed = Feed(services.polls.hub, questions, loop, clock)
+        self.feeds = Feeds(services.polls.hub, questions, loop, clock)
         self._access = services.access
         self._workers = door.workers
-        self._commands = Commands(door, services, self.feed)
+        self._commands = Commands(door, services, self.feeds)
         self._history = History(questions, door.workers, loop, clock)
         facts = Facts(version, clock(), tokens)
         self.system = System(node, facts, clock, connections)
@@ -81,7 +82,7 @@ class FlashqHttp(HttpListener):
             *webhooks.routes(),
             *self.system.routes(),
         )
-        self.serve(self._app(door.tokens))
+        self.serve(self._app(door, services.auth))
 
     def error_body(self, error: ForebayError) -> bytes:
         return failure(error.message)
@@ -94,7 +95,7 @@ class FlashqHttp(HttpListener):
 
     def end_all(self) -> None:
         self._history.stop()
-        self.feed.end()
+        self.feeds.end()
         super().end_all()
 
     # Routes.
@@ -102,11 +103,18 @@ class FlashqHttp(HttpListener):
     def _own_routes(self) -> list[Route]:
         return [
             Route("POST", "/api/command", self._command, "Alias: any command, as over TCP.", True),
-            Route("GET", "/metrics/history", self._samples, "Samples of the last hour."),
+            Route(
+                "GET",
+                "/metrics/history",
+                self._samples,
+                "Samples of the last hour.",
+                needs=(READ,),
+                of_server=True,
+            ),
         ]
 
-    def _app(self, tokens: Tokens) -> ASGIApp:
-        stream, socket = EventStream(self.feed, self._commands), EventSocket(self.feed, self._commands)
+    def _app(self, door: Door, auth: Auth) -> ASGIApp:
+        stream, socket = EventStream(self.feeds, self._commands), EventSocket(self.feeds, self._commands)
         routes: list[BaseRoute] = [
             Path("/metrics/prometheus", Text(self._history.prometheus, TEXT)),
             Path("/docs", Text(self._docs, HTML)),
@@ -120,7 +128,7 @@ class FlashqHttp(HttpListener):
             *self._resources(),
         ]
         app: ASGIApp = Router(routes, redirect_slashes=False, default=nothing_here)
-        app = Bearers(app, tokens, incoming_signed=bool(self.limits.webhook_secret))
+        app = Bearers(app, door, auth, incoming_signed=bool(self.limits.webhook_secret))
         if self.limits.origins:
             app = CORSMiddleware(
                 app,
@@ -154,7 +162,7 @@ class FlashqHttp(HttpListener):
                 "stats": everything(await call.ask("STATS")),
                 "metrics": (await call.ask("METRICS"))["metrics"],
                 "queues": (await call.ask("LISTQUEUES"))["queues"],
-                "workers": shown(self._workers),
+                "workers": shown(self._workers, call.context.tenant),
                 "crons": (await call.ask("CRONLIST"))["crons"],
                 "metrics_history": list(self._history.samples),
                 "system_metrics": self.system.figures(),

@@ -7,14 +7,17 @@ from functools import partial
 from starlette.types import Message, Receive, Scope, Send
 
 from forebay.core import ids
+from forebay.core.api.principals import READ, has_queue
 from forebay.core.errors import ForebayError
 from forebay.server.events.hub import Listener
 from forebay.server.flashq.web.calls import Call
 from forebay.server.flashq.web.commands import Commands, Refused
 from forebay.server.flashq.web.envelope import send_refusal
-from forebay.server.flashq.web.feed import TYPES, Feed, Interest
+from forebay.server.flashq.web.feed import TYPES, Interest
+from forebay.server.flashq.web.feeds import Feeds
 from forebay.server.http.endpoint import until_gone
 from forebay.server.http.event_streams import Out, Pings
+from forebay.server.http.identity import lasting
 from forebay.server.http.request_body import Gone
 
 EVERY = "events"
@@ -25,6 +28,9 @@ DASHBOARD_S = 3.0
 
 def interest_of(call: Call) -> Interest:
     """Return which events a path and its query ask for."""
+    principal = call.context.principal
+    if principal is None or not principal.may((READ,)):
+        raise Refused(403, "Events need the role read")
     path = call.path
     job: int | None = None
     if "id" in path:
@@ -41,14 +47,16 @@ def interest_of(call: Call) -> Interest:
     queue = path.get("queue")
     if queue == EVERY and call.scope["type"] == "websocket":
         queue = None
-    return Interest(queue, job, types)
+    if queue is not None and not has_queue(call.context.queues, queue):
+        raise Refused(403, "This token is for other queues")
+    return Interest(queue, job, types, call.context.queues)
 
 
 class EventStream:
     """Events as server-sent events."""
 
-    def __init__(self, feed: Feed, commands: Commands) -> None:
-        self._feed, self._commands = feed, commands
+    def __init__(self, feeds: Feeds, commands: Commands) -> None:
+        self._feeds, self._commands = feeds, commands
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
@@ -56,15 +64,17 @@ class EventStream:
             await send_refusal(scope, send, refused, [(b"allow", b"GET")])
             return
         try:
-            interest = interest_of(Call(self._commands, scope, receive, 0))
+            call = Call(self._commands, scope, receive, 0)
+            interest, tenant = interest_of(call), call.context.tenant
         except Refused as refused:
             await send_refusal(scope, send, refused)
             return
         out = Out(send)
-        listener = self._feed.join(interest)
+        listener = self._feeds.join(tenant, interest)
         listener.on_drop = partial(scope["forebay.connection"].cut, "did not read its events")
         gone = asyncio.ensure_future(_end_with(scope, receive, listener))
         pings = Pings(listener)
+        watch = lasting(scope)
         try:
             await out.start(b": listening\n\n")
             while not (listener.ended or listener.dropped):
@@ -78,9 +88,10 @@ class EventStream:
             else:
                 await out.end()
         finally:
+            watch()
             pings.stop()
             gone.cancel()
-            self._feed.leave(listener)
+            self._feeds.leave(tenant, listener)
 
 
 async def _end_with(scope: Scope, receive: Receive, listener: Listener) -> None:
@@ -91,19 +102,21 @@ async def _end_with(scope: Scope, receive: Receive, listener: Listener) -> None:
 class EventSocket:
     """Events as text frames of a WebSocket."""
 
-    def __init__(self, feed: Feed, commands: Commands) -> None:
-        self._feed, self._commands = feed, commands
+    def __init__(self, feeds: Feeds, commands: Commands) -> None:
+        self._feeds, self._commands = feeds, commands
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         try:
-            interest = interest_of(Call(self._commands, scope, receive, 0))
+            call = Call(self._commands, scope, receive, 0)
+            interest, tenant = interest_of(call), call.context.tenant
         except Refused as refused:
             await send_refusal(scope, send, refused)
             return
-        listener = self._feed.join(interest)
+        listener = self._feeds.join(tenant, interest)
         listener.on_drop = partial(scope["forebay.connection"].cut, "did not read its events")
         gone = asyncio.ensure_future(_end_with(scope, receive, listener))
+        watch = lasting(scope)
         try:
             await send({"type": "websocket.accept"})
             while not (listener.ended or listener.dropped):
@@ -115,8 +128,9 @@ class EventSocket:
         except OSError:
             pass  # the client disconnected
         finally:
+            watch()
             gone.cancel()
-            self._feed.leave(listener)
+            self._feeds.leave(tenant, listener)
 
 
 async def _nothing() -> Message:
@@ -132,8 +146,14 @@ class Dashboard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
+        try:
+            Call(self._commands, scope, receive, 0).require((READ,), "The dashboard", of_server=True)
+        except Refused as refused:
+            await send_refusal(scope, send, refused)
+            return
         await send({"type": "websocket.accept"})
         gone = asyncio.ensure_future(until_gone(scope, receive))
+        watch = lasting(scope)
         try:
             while not gone.done():
                 # Only one may receive: else the figures would take the end of the connection from it.
@@ -145,4 +165,5 @@ class Dashboard:
         except Refused as refused:
             await send({"type": "websocket.close", "code": 1013, "reason": refused.error[:100]})
         finally:
+            watch()
             gone.cancel()

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from forebay.broker.node import Node
+from forebay.core.api.principals import OWNER, READ
 from forebay.server.flashq.web.calls import Call, Handler
 from forebay.server.flashq.web.commands import Refused
 from forebay.server.flashq.web.routes import Route
@@ -79,12 +80,38 @@ class System:
         return [
             Route("GET", "/health", self.health, "Whether the server takes requests."),
             Route("HEAD", "/health", self.health, "The same without the body."),
-            Route("GET", "/settings", self.settings, "Settings that are shown; none are set here."),
-            Route("POST", "/settings/cleanup/run", self.clean, "Nothing to do: old jobs go by themselves."),
-            Route("GET", "/system/metrics", self.metrics, "Memory, CPU and disk of the process."),
-            Route("GET", "/debug/memory", self.memory, "Memory of the process."),
-            Route("GET", "/cluster/nodes", self.nodes, "The nodes: this one."),
-            *(Route(*route, refusing(why), f"Refused: {why}.") for route, why in REFUSED.items()),
+            Route(
+                "GET",
+                "/settings",
+                self.settings,
+                "Settings that are shown; none are set here.",
+                needs=(READ,),
+                of_server=True,
+            ),
+            Route(
+                "POST",
+                "/settings/cleanup/run",
+                self.clean,
+                "Nothing to do: old jobs go by themselves.",
+                needs=(OWNER,),
+                of_server=True,
+            ),
+            Route(
+                "GET",
+                "/system/metrics",
+                self.metrics,
+                "Memory, CPU and disk of the process.",
+                needs=(READ,),
+                of_server=True,
+            ),
+            Route(
+                "GET", "/debug/memory", self.memory, "Memory of the process.", needs=(READ,), of_server=True
+            ),
+            Route("GET", "/cluster/nodes", self.nodes, "The nodes: this one.", needs=(READ,), of_server=True),
+            *(
+                Route(*route, refusing(why), f"Refused: {why}.", needs=(READ,))
+                for route, why in REFUSED.items()
+            ),
         ]
 
     @property

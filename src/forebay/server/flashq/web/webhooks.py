@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from forebay.core import ids
+from forebay.core.api.principals import OWNER
 from forebay.core.errors import ForebayError, NotFound
-from forebay.core.words import DEFAULT
 from forebay.server.flashq.events import KINDS, OURS, JobEvent, job_events
 from forebay.server.flashq.web import several
 from forebay.server.flashq.web.calls import Call
@@ -82,20 +82,21 @@ class FlashqForm:
     """Deliveries as flashQ posts them: one event of one job each, signed with an HMAC of the body."""
 
     def __init__(self, questions: NodeClient) -> None:
-        self._details = Details(questions)
+        self._questions = questions
 
     def spread(self, event: bytes) -> Iterable[bytes]:
         return map(_encode, job_events(event))
 
-    async def body(self, delivery: bytes) -> bytes:
+    async def body(self, tenant: str, delivery: bytes) -> bytes:
+        details = Details(self._questions, tenant)
         try:
             event = _posted(delivery)
         except msgspec.ValidationError:  # it tells of events that were lost, and of no job
             return delivery
         job = ids.parse(event.job_id)
         if event.event_type == "completed":
-            event.data = (await self._details.results([job])).get(job)
-        elif found := (await self._details.shown([job])).get(job):
+            event.data = (await details.results([job])).get(job)
+        elif found := (await details.shown([job])).get(job):
             if event.event_type == "pushed":
                 data = payload_of(found)
                 event.data = None if data is UNSET else data
@@ -116,15 +117,15 @@ class WebhookRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/webhooks", self.list, "List webhooks."),
-            Route("POST", "/webhooks", self.register, "Post events to a URL from now on."),
+            Route("GET", "/webhooks", self.list, "List webhooks.", needs=(OWNER,)),
+            Route("POST", "/webhooks", self.register, "Post events to a URL from now on.", needs=(OWNER,)),
             Route("POST", "/webhooks/incoming/{queue}", self.incoming, "Push the body as a job."),
-            Route("DELETE", "/webhooks/{id}", self.delete, "Delete a webhook."),
+            Route("DELETE", "/webhooks/{id}", self.delete, "Delete a webhook.", needs=(OWNER,)),
         ]
 
     async def list(self, call: Call) -> Raw:
         try:
-            found = await self._webhooks.all(DEFAULT)
+            found = await self._webhooks.all(call.context.tenant)
         except ForebayError as error:
             raise refused(error) from None
         return Raw(
@@ -148,7 +149,7 @@ class WebhookRoutes:
         given: Registration = await call.read(Registration)
         webhook = Webhook(
             id=new_id(),
-            tenant=DEFAULT,
+            tenant=call.context.tenant,
             url=given.url,
             secret=new_secret() if given.secret is None else given.secret,
             queues=[] if given.queue is None else [given.queue],
@@ -164,7 +165,7 @@ class WebhookRoutes:
     async def delete(self, call: Call) -> Raw:
         call.scope[ACT] = "WEBHOOKDELETE"
         try:
-            await self._webhooks.delete(DEFAULT, call.path["id"])
+            await self._webhooks.delete(call.context.tenant, call.path["id"])
         except NotFound:
             return Raw(b"false")
         except ForebayError as error:

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from forebay.core.api.principals import POP, READ
 from forebay.core.bounds import check_printable, check_text
 from forebay.core.errors import ForebayError
 from forebay.server.flashq.web.calls import Call
@@ -42,9 +43,9 @@ class Shown(Struct, gc=False):
     jobs_processed: int
 
 
-def shown(workers: Workers) -> list[Shown]:
+def shown(workers: Workers, tenant: str) -> list[Shown]:
     """Return the workers heard of lately: if they are very many, those heard of last."""
-    return list(map(_shown, workers.latest()))
+    return list(map(_shown, workers.latest(tenant)))
 
 
 def _shown(worker: Worker) -> Shown:
@@ -60,12 +61,14 @@ class WorkerRoutes:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/workers", self.list, "Workers heard of lately."),
-            Route("POST", "/workers/{id}/heartbeat", self.heartbeat, "Say that a worker is alive."),
+            Route("GET", "/workers", self.list, "Workers heard of lately.", needs=(READ,)),
+            Route(
+                "POST", "/workers/{id}/heartbeat", self.heartbeat, "Say that a worker is alive.", needs=(POP,)
+            ),
         ]
 
     async def list(self, call: Call) -> Raw:
-        return Raw(_encode(shown(self._workers)))
+        return Raw(_encode(shown(self._workers, call.context.tenant)))
 
     async def heartbeat(self, call: Call) -> Raw:
         said: Heartbeat = await call.read(Heartbeat)
@@ -75,7 +78,13 @@ class WorkerRoutes:
             check_printable("id", call.path["id"])
             for queue in said.queues:
                 check_text("queues", queue)
-            self._workers.report(call.path["id"], said.queues, said.concurrency, said.jobs_processed)
+            self._workers.report(
+                call.path["id"],
+                said.queues,
+                said.concurrency,
+                said.jobs_processed,
+                tenant=call.context.tenant,
+            )
         except ForebayError as error:
             raise refused(error) from None
         return Raw(b"null")

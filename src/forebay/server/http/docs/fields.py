@@ -15,6 +15,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from forebay.core import words
+from forebay.core.api.principals import ROLES
 from forebay.core.state import queue
 from forebay.core.words import EVENT_KINDS, WORKER_KINDS
 from forebay.server.workers import GONE, SAID
@@ -377,6 +378,39 @@ WORDS = {
     "started_at": "When it started.",
     "seen_at": "When it was last heard of.",
     "workers": "The workers.",
+    # Tenants.
+    "TenantShown.tenant": "Its name.",
+    "Identity.tenant": "The tenant of the principal.",
+    "CreatedToken.tenant": "The tenant that it is for.",
+    "role": "What it may do: one of the roles.",
+    "Identity.name": "Its name.",
+    "CreateToken.name": "A name for people.",
+    "TokenShown.name": "A name for people.",
+    "CreatedToken.name": "A name for people.",
+    "CreateToken.queues": "Names of queues, in which `*` stands for any text; all queues if empty.",
+    "TokenShown.queues": "Patterns of its queues; all queues if empty.",
+    "CreatedToken.queues": "Patterns of its queues; all queues if empty.",
+    "Identity.queues": "Patterns of its queues; all queues if empty.",
+    "Identity.expires_at": "When it expires; absent for never.",
+    "TokenShown.expires_at": "When it expires; absent for never.",
+    "CreatedToken.expires_at": "When it expires; absent for never.",
+    "CreatedToken.token": "The token: keep it as a secret.",
+    "expires_ms": "How long it is good; for ever if absent.",
+    "last_used_at": "When it was last used; absent for never.",
+    "TokenShown.id": "Id of the token, which is no secret.",
+    "CreatedToken.id": "Id of the token, which is no secret.",
+    "RevokeToken.id": "Id of the token.",
+    "Revoked.id": "Id of the token.",
+    "TenantShown.created_at": "When it was created.",
+    "TokenShown.created_at": "When it was created.",
+    "CreatedToken.created_at": "When it was created.",
+    "spread": "Whether its queues are spread over shards.",
+    "suspended": "Whether what it asks for is denied.",
+    "PutTenant.spread": "Whether its queues are spread over shards; fixed once it exists.",
+    "PutTenant.suspended": "Whether what it asks for is denied from now on.",
+    "ListTenants.after": "Only names after this one.",
+    "tenants": "The tenants, by name.",
+    "tokens": "The tokens, the oldest first.",
     # Errors.
     "Errors.error": "What went wrong.",
     "code": "Stable.",
@@ -388,6 +422,7 @@ WORDS = {
 CHOICES: dict[str, Sequence[str]] = {
     "state": words.STATES,
     "action": tuple(messages.ACTIONS),
+    "role": ROLES,
     "states": queues.PURGED,
     "dedup": words.DEDUP_MODES,
     "on_failed": words.FAILURE_POLICIES,

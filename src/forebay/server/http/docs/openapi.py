@@ -12,9 +12,9 @@ from forebay.server.decode_errors import HIDDEN
 from forebay.server.http.docs.fields import about, choices
 from forebay.server.http.endpoint import Errors
 from forebay.server.http.incoming import Incoming
-from forebay.server.http.operation import Bound, View
+from forebay.server.http.operation import UNSAID, Bound, View
 from forebay.server.http.push_stream import Streamed
-from forebay.wire.operation import Answer
+from forebay.wire.operation import Answer, Request
 from forebay.wire.operations.push import Item, Push
 
 PLACES = {
@@ -28,6 +28,8 @@ PLACES = {
     "stage": "Name of the stage.",
     "key": "The key: its parts with / between them.",
     "DeleteWebhook.id": "Id of the webhook.",
+    "tenant": "Name of the tenant.",
+    "RevokeToken.id": "Id of the token.",
     "Incoming.id": "Name of the queue that it is pushed to.",
 }
 """Descriptions of path parameters, by name, or by operation and name."""
@@ -121,7 +123,11 @@ def _about(kind: type[Struct]) -> str:
 
 
 def _leave_out(kind: type[Struct], schema: dict[str, Any]) -> None:
-    unsaid = ("ok", "reqId") if issubclass(kind, Answer) and "cmd" not in schema["properties"] else ("reqId",)
+    unsaid: tuple[str, ...] = ("reqId",)
+    if issubclass(kind, Answer) and "cmd" not in schema["properties"]:
+        unsaid = ("ok", "reqId")
+    elif issubclass(kind, Request):
+        unsaid = UNSAID
     for name in list(schema["properties"]):
         if name.startswith(HIDDEN) or name in unsaid:
             del schema["properties"][name]

@@ -1,0 +1,180 @@
+"""Who asks: tokens to principals, and what happens to connections when one ends.
+
+A server asks for tokens once it knows an administrator: by ``FOREBAY_ADMIN_TOKEN``, or because an admin has a
+token. Before that, anyone is an admin; such a server only listens on this machine.
+
+    token ──> principal ──> watched while a connection or a stream lives
+                                └── revoked or expired: the watcher is told
+"""
+
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from msgspec import Struct
+
+from forebay.broker import tokens
+from forebay.broker.node import Node
+from forebay.broker.tokens import Secret
+from forebay.core.api.commands import Reply
+from forebay.core.api.principals import ADMIN, ANYONE, Principal
+from forebay.core.api.tenants import Token, TokensUsed
+from forebay.core.engine import Engine
+from forebay.core.errors import Denied, ForebayError
+from forebay.core.words import DEFAULT
+
+USED_S = 30.0
+"""How long the use of a token may be noted in memory only."""
+REQUIRED = "Authentication required: send AUTH with a token, or over HTTP the header Authorization: Bearer"
+WRONG = "this token is not, or no longer, good here: ask whoever gave it to you for another one"
+Ended = Callable[[], None]
+
+
+class NotKnown(Denied):
+    """Nobody knows who asks."""
+
+    status = 401
+
+
+class _Watch(Struct, eq=False):
+    principal: Principal
+    ended: Ended
+    timer: TimerHandle | None = None
+
+
+class Auth:
+    """Finds principals, and tells their connections when they are none any more."""
+
+    def __init__(self, node: Node, loop: AbstractEventLoop, admin_token: str = "") -> None:
+        self._node, self._loop, self._clock = node, loop, node.now
+        self._admin = Secret(admin_token) if admin_token else None
+        self._numbers = count()
+        self._watches: dict[int, _Watch] = {}
+        self.generation = 0
+        """Rises whenever somebody who was a principal may be none any more."""
+        self._open: tuple[Engine, int, bool] | None = None
+        """Whether nobody is asked who he is, as of an engine and a generation."""
+        self._used: dict[str, int] = {}
+        """When tokens were used that the store does not know of yet."""
+        self._timer: TimerHandle | None = None
+
+    @property
+    def _tokens(self) -> dict[str, Token]:
+        return self._node.engine.control.tokens
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether somebody can show that he is the admin, whatever tokens there are."""
+        return self._admin is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody is asked who he is."""
+        found, engine = self._open, self._node.engine
+        if found is None or found[0] is not engine or found[1] != self.generation:
+            is_open = not self.has_admin and not any(map(_is_admin, self._tokens.values()))
+            found = self._open = (engine, self.generation, is_open)
+        return found[2]
+
+    def anonymous(self) -> Principal | None:
+        """Return who somebody is that showed nothing; None if he is nobody."""
+        return ANYONE if self.is_open else None
+
+    def principal(self, text: str) -> Principal:
+        """Return the principal of a token; raise if there is none."""
+        if self._admin is not None and self._admin.fits(text):
+            return Principal(DEFAULT, ADMIN, "admin token")
+        token = tokens.find(text, self._tokens)
+        if token is None or _has_expired(token.expires_at, self._clock()):
+            raise NotKnown(WRONG)
+        return Principal(token.tenant, token.role, token.name, token.queues, token.id, token.expires_at)
+
+    def use(self, principal: Principal) -> None:
+        """Note that the token of a principal is used now; raise if it is expired."""
+        now = self._clock()
+        if _has_expired(principal.expires_at, now):
+            raise NotKnown(WRONG)
+        if principal.token:
+            self._used[principal.token] = now
+            if self._timer is None:
+                self._timer = self._loop.call_later(USED_S, self._keep_use)
+
+    def _keep_use(self) -> None:
+        self._timer = None
+        used, self._used = self._used, {}
+        if used:
+            self._node.ask(self, None, TokensUsed(used))
+
+    def last_used_at(self, token: Token) -> int:
+        """Return when a token was last used; 0 if never."""
+        return max(token.used_at, self._used.get(token.id, 0))
+
+    # Watch.
+
+    def watch(self, principal: Principal, ended: Ended) -> int:
+        """Have ``ended`` called once the principal is none any more; return what ``unwatch`` takes."""
+        number = next(self._numbers)
+        watch = self._watches[number] = _Watch(principal, ended)
+        if principal.expires_at:
+            left_s = max(principal.expires_at - self._clock(), 0) / 1000
+            watch.timer = self._loop.call_later(min(left_s, LONGEST_S), self._ring, number)
+        return number
+
+    def unwatch(self, number: int) -> None:
+        watch = self._watches.pop(number, None)
+        if watch is not None and watch.timer is not None:
+            watch.timer.cancel()
+
+    def _ring(self, number: int) -> None:
+        """End a principal that has expired, or go on waiting."""
+        watch = self._watches[number]
+        if _has_expired(watch.principal.expires_at, self._clock()):
+            self._end([number])
+        else:
+            watch.timer = self._loop.call_later(RING_AGAIN_S, self._ring, number)
+
+    def recheck(self) -> None:
+        """Tell those whose token was revoked, and those without one if they need one from now on."""
+        self.generation += 1
+        is_open, known = self.is_open, self._tokens
+        gone = [
+            number
+            for number, each in self._watches.items()
+            if (each.principal == ANYONE and not is_open)
+            or (each.principal.token and each.principal.token not in known)
+        ]
+        self._end(gone)
+
+    def _end(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            watch = self._watches.get(number)
+            self.unwatch(number)
+            if watch is not None:
+                watch.ended()
+
+    def close(self) -> None:
+        """Keep the use of tokens that is not stored yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._keep_use()
+
+    # It asks the node, like a connection.
+
+    def answered(self, ticket: object, reply: Reply | ForebayError) -> None:
+        """Take the answer to a note of use. A failed one is lost: the next use is noted again."""
+
+    def flush(self) -> None:
+        """Do nothing: there is nobody to write to."""
+
+
+LONGEST_S = 86_400.0
+"""Longest time that a timer is set for; then it looks again."""
+RING_AGAIN_S = 1.0
+
+
+def _is_admin(token: Token) -> bool:
+    return token.role == ADMIN and not token.queues
+
+
+def _has_expired(expires_at: int, now: int) -> bool:
+    return bool(expires_at) and expires_at <= now

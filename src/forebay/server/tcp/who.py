@@ -1,0 +1,99 @@
+"""Who a connection is: its principal, from when it opens or shows a token until the token is good no more."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from forebay.broker.auth import REQUIRED, Auth, NotKnown
+from forebay.core.api.principals import ANYONE, Principal
+from forebay.core.bounds import Limits
+from forebay.core.errors import ForebayError
+from forebay.server.tcp.codec import Codec
+
+ENDED = (
+    "the token of this connection is good no more: it was revoked, it has expired, or the server asks for "
+    "tokens from now on"
+)
+
+
+class Who:
+    """The principal of a connection."""
+
+    __slots__ = (
+        "_auth",
+        "_codec",
+        "_ended",
+        "_limits",
+        "_opened_at",
+        "_owner",
+        "_watch",
+        "context",
+        "is_used",
+        "principal",
+    )
+
+    def __init__(
+        self,
+        codec: Codec,
+        auth: Auth | None,
+        owner: int,
+        limits: Limits,
+        now: float,
+        ended: Callable[[Any], None],
+    ) -> None:
+        """``ended`` is called with its context once the principal is none any more.
+
+        Without ``auth``, anyone may do all.
+        """
+        self._codec, self._auth, self._owner, self._limits, self._ended = codec, auth, owner, limits, ended
+        self._opened_at = now
+        self._watch = -1
+        self.is_used = False
+        """Whether anything arrived since the use of its token was last noted."""
+        self.principal: Principal | None
+        self.context: Any
+        """What requests are given."""
+        self._become(codec.anonymous(auth) if auth is not None else ANYONE)
+
+    @property
+    def is_known(self) -> bool:
+        return self.principal is not None
+
+    def is_late(self, since: float) -> bool:
+        """Return whether it opened before an instant, and has shown no token yet."""
+        return self.principal is None and self._opened_at < since
+
+    def _become(self, principal: Principal | None) -> None:
+        self.principal = principal
+        self.context = self._codec.context(self._owner, self._limits, principal)
+        if self._auth is not None:
+            self._auth.unwatch(self._watch)
+            if principal is not None:
+                self._watch = self._auth.watch(principal, self._end)
+
+    def _end(self) -> None:
+        before = self.context
+        self._become(None)
+        self._ended(before)
+
+    def show(self, token: str | None) -> Principal:
+        """Take a token, and return who it is now; raise if the token is none, or it still is nobody."""
+        if token is not None and self._auth is not None:
+            found = self._codec.identify(token, self._auth)
+            self._auth.use(found)
+            self._become(found)
+        if self.principal is None:
+            raise NotKnown(REQUIRED)
+        return self.principal
+
+    def note_use(self) -> None:
+        """Note that the token is in use, once for all that arrived meanwhile."""
+        if self.is_used and self._auth is not None and self.principal is not None:
+            self.is_used = False
+            with suppress(ForebayError):  # it has expired just now: its watch tells
+                self._auth.use(self.principal)
+
+    def close(self) -> None:
+        """Watch no more: the connection is gone."""
+        if self._auth is not None:
+            self._auth.unwatch(self._watch)
