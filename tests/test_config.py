@@ -32,8 +32,19 @@ SAMPLES = {
     "use_creates_tenants": "off",
     "memory_bytes_max": "1048577",
     "cors": "https://a.example, https://b.example",
+    "jwt_keys": "https://id.example/keys",
+    "jwt_secret": "x" * 32,
+    "jwt_issuer": "https://id.example",
+    "jwt_audience": "forebay",
+    "jwt_tenant_claim": "t",
+    "jwt_role_claim": "r",
+    "jwt_queues_claim": "q",
+    "jwt_role": "read",
+    "jwt_admin": "on",
 }
 """Settings that are no numbers, or must be large ones, with values that are good."""
+WITH_KEYS = {name: {"jwt_keys": "keys.pem"} for name in names() if name.startswith("jwt_")}
+"""Flags that settings need beside them to have an effect."""
 UNSET = ("shards", "disk_free_min_bytes")
 """Numbers whose default depends on the store."""
 NUMBERS = [name for name in names() if name in UNSET or isinstance(getattr(Settings(), name), int)]
@@ -114,26 +125,29 @@ def test_there_is_a_sample_of_every_setting() -> None:
 def test_every_setting_can_be_set_by_flag_environment_and_file(name: str, settings: Load) -> None:
     value = SAMPLES.get(name, "77")
     wanted = int(value) if name in NUMBERS else value
-    by_flag = settings({name: value})
+    beside = {other: given for other, given in WITH_KEYS.get(name, {}).items() if other != name}
+    by_flag = settings({name: value, **beside})
     assert getattr(by_flag, name) == wanted
-    assert settings({}, {f"FOREBAY_{name.upper()}": value}) == by_flag
-    assert settings({}, {}, f"{name} = {wanted!r}") == by_flag
+    assert settings(beside, {f"FOREBAY_{name.upper()}": value}) == by_flag
+    assert settings(beside, {}, f"{name} = {wanted!r}") == by_flag
 
 
 @pytest.mark.parametrize("name", [*NUMBERS, "store"])
 def test_a_bad_value_is_reported_by_the_name_of_its_source(name: str, problems: Problems) -> None:
     flag, variable = f"--{name.replace('_', '-')}", f"FOREBAY_{name.upper()}"
+    beside = WITH_KEYS.get(name, {})
     for found, shown in (
-        (problems({name: "many"}), flag),
-        (problems({}, {variable: "many"}), variable),
-        (problems({}, {}, f"{name} = 'many'"), f"{name} in forebay.toml"),
+        (problems({name: "many", **beside}), flag),
+        (problems(beside, {variable: "many"}), variable),
+        (problems(beside, {}, f"{name} = 'many'"), f"{name} in forebay.toml"),
     ):
         assert len(found) == 1
         assert sources(found) == {shown}
 
 
 def test_limits_are_those_of_the_settings(settings: Load) -> None:
-    found = settings({name: SAMPLES.get(name, str(number)) for number, name in enumerate(NUMBERS, 100)})
+    given = {name: SAMPLES.get(name, str(number)) for number, name in enumerate(NUMBERS, 100)}
+    found = settings({**given, "jwt_keys": "keys.pem"})
     limits, tcp = found.limits(), found.tcp_limits()
     for name in NUMBERS:
         for part in (limits, tcp):
@@ -257,6 +271,7 @@ def test_a_number_out_of_its_bounds_is_told_both(problems: Problems) -> None:
 
 
 BOUNDS = {
+    "jwt_leeway_s": (0, 3_600),
     "slow_ms": (1, None),
     "shards": (1, 256),
     "memory_bytes_max": (1 << 20, None),
@@ -289,8 +304,9 @@ def test_a_number_is_taken_at_its_bound_and_refused_past_it(
     low, high = BOUNDS[name]
     for value, past in ((low, low - 1), (high, (high or 0) + 1)):
         if value is not None:
-            assert getattr(settings({name: str(value)}), name) == value
-            assert len(problems({name: str(past)})) == 1
+            beside = WITH_KEYS.get(name, {})
+            assert getattr(settings({name: str(value), **beside}), name) == value
+            assert len(problems({name: str(past), **beside})) == 1
 
 
 @pytest.mark.parametrize("value", ["", "x", "0x10", "1_000", "٣", "true", "null", "None"])
@@ -417,3 +433,68 @@ def test_tables_and_lists_are_no_values(problems: Problems) -> None:
 )
 def test_origins_stand_with_commas_between_them(value: str, wanted: tuple[str, ...], settings: Load) -> None:
     assert settings({"cors": value}).http_limits().origins == wanted
+
+
+# JWT.
+
+
+def test_keys_come_from_a_file_over_https_or_from_this_machine(settings: Load, problems: Problems) -> None:
+    for good in (
+        "keys.pem",
+        "/etc/keys.json",
+        "https://id.example/keys",
+        "http://127.0.0.1:1/k",
+        "http://[::1]/k",
+    ):
+        assert settings({"jwt_keys": good}).jwt_keys == good
+    for bad in (
+        "http://id.example/keys",
+        "http://10.0.0.1/keys",
+        "http://127.0.0.1.example/keys",
+        "http://localhost.example/",
+        "http://127.0.0.1@id.example/keys",
+        "https://user:hush@id.example/keys",
+        "ftp://id.example/keys",
+        "file:///etc/keys",
+        "https://",
+        "https://id.example/keys#a",
+    ):
+        (line,) = problems({"jwt_keys": bad})
+        assert line.startswith("--jwt-keys: ")
+        assert "hush" not in line
+
+
+def test_a_secret_for_jwts_is_long_and_not_shown(settings: Load, problems: Problems) -> None:
+    assert settings({"jwt_secret": "é" * 16}).jwt_secret == "é" * 16
+    for short in ("x" * 31, "é" * 15):
+        assert problems({"jwt_secret": short}) == ["--jwt-secret: at least 32 bytes are needed"]
+    (line,) = problems({"jwt_secret": "-----BEGIN PUBLIC KEY-----" + "A" * 32})
+    assert "jwt_keys" in line
+    assert "AAAA" not in line
+    secret = os.fsdecode(b"hush \xff") + "x" * 32
+    (line,) = problems({}, {"FOREBAY_JWT_SECRET": secret})
+    assert line == "FOREBAY_JWT_SECRET: it is not UTF-8, or has control characters"
+
+
+def test_settings_for_jwts_without_a_key_are_refused_not_ignored(problems: Problems) -> None:
+    found = problems({"jwt_issuer": "https://id.example"}, {"FOREBAY_JWT_ADMIN": "on"}, "jwt_leeway_s = 5")
+    assert sources(found) == {"--jwt-issuer", "FOREBAY_JWT_ADMIN", "jwt_leeway_s in forebay.toml"}
+    assert all("without jwt_keys or jwt_secret" in line for line in found)
+
+
+def test_all_that_is_wrong_with_jwts_is_reported_together(problems: Problems) -> None:
+    found = problems(
+        {"jwt_keys": "http://id.example/", "jwt_secret": "short", "jwt_role": "root", "jwt_admin": "yes"},
+        {"FOREBAY_JWT_TENANT_CLAIM": "", "FOREBAY_JWT_ISSUER": "a\0b"},
+        "jwt_role_claim = ''\njwt_queues_claim = ''\njwt_leeway_s = -1",
+    )
+    assert len(found) == 9
+    assert len(sources(found)) == 9
+
+
+def test_the_role_of_a_jwt_without_one_is_admin_only_where_a_jwt_may_be(
+    settings: Load, problems: Problems
+) -> None:
+    beside = {"jwt_keys": "keys.pem", "jwt_role": "admin"}
+    assert problems(beside) == ["--jwt-role: it is admin only if jwt_admin is on"]
+    assert settings({**beside, "jwt_admin": "on"}).jwt_rules().role == "admin"

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 import uvloop
@@ -36,6 +36,11 @@ from forebay.store.memory import MemoryStore
 from forebay.store.postgres.open import open_database
 from forebay.store.rocksdb.reserve import size_bytes
 from forebay.store.rocksdb.store import RocksStore
+
+if TYPE_CHECKING:
+    from forebay.broker.auth import Auth
+    from forebay.broker.jwt import Jwt
+    from forebay.server.jwks import Jwks
 
 logger = logging.getLogger("forebay")
 
@@ -95,6 +100,7 @@ def _allow_files(settings: Settings) -> int | None:
 async def _serve(settings: Settings, out: TextIO) -> None:
     files = _allow_files(settings)
     loop = asyncio.get_running_loop()
+    jwt = _jwt(settings)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -149,7 +155,9 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         connections,
         clock=now,
         admin_token=settings.admin_token,
+        jwt=jwt,
     )
+    jwks = await _fetch_keys(settings, loop, http.auth, jwt)
     server = TcpServer(node, loop, settings.tcp_limits(), codec, http.services)
     flashq = Door(http.workers, split(settings.flashq_tokens))
     web = FlashqHttp(
@@ -171,6 +179,13 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     except CantStart:
         node.close()
         raise
+
+    def reload() -> None:
+        """Read anew what is read from files, without a restart."""
+        logger.info("reloading")
+        http.auth.reload()
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     http.webhooks.start()
     inbox = _read_inbox(store, node)
     ready["store"] = store.name
@@ -189,6 +204,8 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     http.webhooks.stop()
     if inbox is not None:
         await inbox.stop()
+    if jwks is not None:
+        jwks.stop()
     http.auth.close()
     await node.drain()
     closing = (each.close(STOP_S) for each in listeners)
@@ -218,6 +235,37 @@ def _open(settings: Settings) -> Store:
         return open_database(database, node=f"{socket.gethostname()} {settings.tcp}")
     except CantOpen as error:
         raise CantStart(str(error)) from None
+
+
+def _jwt(settings: Settings) -> "Jwt | None":
+    """Return what verifies JWTs, if there are keys for them. Its library is optional, so imported here."""
+    if not settings.jwt_keys and not settings.jwt_secret:
+        return None
+    try:
+        from forebay.broker.jwt import BadKeys, Jwt
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("jwt", "cryptography"):
+            raise
+        raise CantStart("JWTs need their library: pip install 'forebay[auth]'") from None
+    file = None if not settings.jwt_keys or "://" in settings.jwt_keys else Path(settings.jwt_keys)
+    try:
+        return Jwt(settings.jwt_rules(), secret=settings.jwt_secret, file=file)
+    except BadKeys as error:
+        raise CantStart(f"no keys for JWTs: {error}") from None
+
+
+async def _fetch_keys(
+    settings: Settings, loop: asyncio.AbstractEventLoop, auth: "Auth", jwt: "Jwt | None"
+) -> "Jwks | None":
+    """Fetch the keys of JWTs, from now on, if they are at a URL."""
+    if jwt is None or "://" not in settings.jwt_keys:
+        return None
+    from forebay.server.jwks import Jwks
+
+    jwks = Jwks(settings.jwt_keys, loop, auth.take_keys)
+    jwt.ask = jwks.ask
+    await jwks.start()
+    return jwks
 
 
 def _free_min_bytes(settings: Settings) -> int:

@@ -4,6 +4,7 @@ Every setting has one name: ``tcp`` is ``--tcp`` on the command line, ``FOREBAY_
 ``tcp`` in the file. All problems are reported together, unknown names included.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +13,13 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from forebay.broker.claims import Rules
+from forebay.core.api.principals import ADMIN, ROLES
 from forebay.core.bounds import Limits
+from forebay.core.errors import Invalid
 from forebay.server.http.connection import HttpLimits
 from forebay.server.tcp.connection import TcpLimits
+from forebay.server.webhooks.post import target_of
 from forebay.store.address import DATABASES
 from forebay.store.base import SHARDS_EMBEDDED, SHARDS_SHARED
 
@@ -84,6 +89,34 @@ class Settings(Struct, frozen=True, kw_only=True):
     use_creates_tenants: Annotated[
         str, _about("`on`: a tenant exists from its first use; `off`: an admin creates it.")
     ] = ON
+    jwt_keys: Annotated[
+        str,
+        _about(
+            "Public keys for JWTs: a PEM or JWKS file, or the https:// URL of a JWKS (http:// on this "
+            "machine only). Once there are keys, every request needs a token."
+        ),
+    ] = ""
+    jwt_secret: Annotated[
+        str,
+        _about(
+            "Secret of at least 32 bytes for JWTs (HS256; HS384 from 48 bytes, HS512 from 64). Better set in "
+            "the environment."
+        ),
+    ] = ""
+    jwt_issuer: Annotated[str, _about("What iss of a JWT must be; empty takes any.")] = ""
+    jwt_audience: Annotated[
+        str, _about("What must be in aud of a JWT; if empty, a JWT with an aud is refused.")
+    ] = ""
+    jwt_leeway_s: Annotated[
+        int, _about("How far the clocks of issuer and server may be apart, in seconds.", ge=0, le=3_600)
+    ] = 30
+    jwt_tenant_claim: Annotated[str, _about("Claim of a JWT that names the tenant.")] = "tenant"
+    jwt_role_claim: Annotated[str, _about("Claim of a JWT that names the role.")] = "role"
+    jwt_queues_claim: Annotated[
+        str, _about("Claim of a JWT that lists patterns of queues; without it, it is for all.")
+    ] = "queues"
+    jwt_role: Annotated[str, _about("Role of a JWT that names none; empty refuses it.")] = ""
+    jwt_admin: Annotated[str, _about("`on`: a JWT may have the role admin; `off`: it is refused.")] = OFF
     log_format: Annotated[str, _about("Logs on standard error as text or json.")] = "text"
     log_level: Annotated[str, _about("Least level logged: debug, info, warning or error.")] = "info"
     slow_ms: Annotated[
@@ -171,6 +204,18 @@ class Settings(Struct, frozen=True, kw_only=True):
             events_retention_ms=self.events_retention_ms,
             pop_creates_queues=self.pop_creates_queues == ON,
             use_creates_tenants=self.use_creates_tenants == ON,
+        )
+
+    def jwt_rules(self) -> Rules:
+        return Rules(
+            issuer=self.jwt_issuer,
+            audience=self.jwt_audience,
+            leeway_s=self.jwt_leeway_s,
+            tenant_claim=self.jwt_tenant_claim,
+            role_claim=self.jwt_role_claim,
+            queues_claim=self.jwt_queues_claim,
+            role=self.jwt_role,
+            admin=self.jwt_admin == ON,
         )
 
     def door(self, name: str) -> str:
@@ -374,6 +419,7 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         problems.append(f"{shown['admin_token']}: it is not printable ASCII without spaces")  # it is a secret
     if not _is_text(settings.webhook_secret):
         problems.append(f"{shown['webhook_secret']}: it is not UTF-8")  # not shown: it is a secret
+    _check_jwt(settings, shown, problems)
     if settings.store.startswith(DATABASES):
         if not _is_text(settings.store) or "\0" in settings.store:
             problems.append(f"{shown['store']}: it is no address of a database")  # it may have a password
@@ -388,6 +434,58 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         problems.append(f"{shown['data']}: a directory; the address of a database goes to store")
     elif "\0" in settings.store or not settings.data or "\0" in settings.data:
         bad("data" if "\0" not in settings.store else "store", "the path of a directory")
+
+
+JWT_SECRET_BYTES_MIN = 32
+"""A shorter secret can be guessed from one token: RFC 7518, 3.2."""
+LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
+
+
+def _check_jwt(settings: Settings, shown: dict[str, str], problems: list[str]) -> None:
+    """Check how JWTs are verified: a mistake here would let strangers in, or nobody."""
+
+    def bad(name: str, problem: str) -> None:
+        problems.append(f"{shown.get(name, name)}: {problem}")
+
+    names = [name for name in Settings.__struct_fields__ if name.startswith("jwt_")]
+    unclean = [name for name in names if not _is_clean(str(getattr(settings, name)))]
+    for name in unclean:
+        bad(name, "it is not UTF-8, or has control characters")
+    if not settings.jwt_keys and not settings.jwt_secret:
+        for name in names:
+            if shown.get(name) and name not in ("jwt_keys", "jwt_secret"):
+                bad(name, "it has no effect without jwt_keys or jwt_secret")
+    if "://" in settings.jwt_keys and (problem := _url_problem(settings.jwt_keys)):
+        bad("jwt_keys", problem)
+    if settings.jwt_secret and "jwt_secret" not in unclean:  # it is not shown: it is a secret
+        if len(settings.jwt_secret.encode()) < JWT_SECRET_BYTES_MIN:
+            bad("jwt_secret", f"at least {JWT_SECRET_BYTES_MIN} bytes are needed")
+        elif "-----BEGIN" in settings.jwt_secret:
+            bad("jwt_secret", "a key is no secret: write it to a file, and name that in jwt_keys")
+    for name in ("jwt_tenant_claim", "jwt_role_claim", "jwt_queues_claim"):
+        if not getattr(settings, name):
+            bad(name, "it names a claim")
+    if settings.jwt_role and settings.jwt_role not in ROLES:
+        bad("jwt_role", f"{settings.jwt_role!r} is not one of {', '.join(ROLES)}")
+    if settings.jwt_admin not in (ON, OFF):
+        bad("jwt_admin", f"{settings.jwt_admin!r} is not on or off")
+    elif settings.jwt_role == ADMIN and settings.jwt_admin == OFF:
+        bad("jwt_role", "it is admin only if jwt_admin is on")
+
+
+def _url_problem(url: str) -> str:
+    """Return why keys may not come from a URL; empty if they may."""
+    try:
+        target = target_of(url)
+    except Invalid as error:
+        return error.message
+    if target.scheme == "http" and not LOOPBACK.fullmatch(target.host):
+        return "keys come over https: whoever is between could send others"
+    return ""
+
+
+def _is_clean(value: str) -> bool:
+    return _is_text(value) and all(each.isprintable() or each.isspace() for each in value)
 
 
 def _is_text(value: str) -> bool:

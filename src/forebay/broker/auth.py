@@ -1,19 +1,23 @@
 """Who asks: tokens to principals, and what happens to connections when one ends.
 
 A server asks for tokens once it knows an administrator: by ``FOREBAY_ADMIN_TOKEN``, or because an admin has a
-token. Before that, anyone is an admin; such a server only listens on this machine.
+token; or if it has keys for JWTs. Before that, anyone is an admin; such a server only listens on this
+machine.
 
     token ──> principal ──> watched while a connection or a stream lives
-                                └── revoked or expired: the watcher is told
+                                └── revoked or expired, or its key is gone: the watcher is told
 """
 
+import logging
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from forebay.broker import tokens
+from forebay.broker.claims import BadJwt
 from forebay.broker.node import Node
 from forebay.broker.tokens import Secret
 from forebay.core.api.commands import Reply
@@ -23,10 +27,17 @@ from forebay.core.engine import Engine
 from forebay.core.errors import Denied, ForebayError
 from forebay.core.words import DEFAULT
 
+if TYPE_CHECKING:  # it needs PyJWT, which is there only where JWTs are wanted
+    from forebay.broker.jwt import Jwt, Key
+
+logger = logging.getLogger("forebay.auth")
+
 USED_S = 30.0
 """How long the use of a token may be noted in memory only."""
 REQUIRED = "Authentication required: send AUTH with a token, or over HTTP the header Authorization: Bearer"
 WRONG = "this token is not, or no longer, good here: ask whoever gave it to you for another one"
+REFUSED_MS = 1_000
+"""Of JWTs that are refused, one in this time is logged, and the others counted."""
 Ended = Callable[[], None]
 
 
@@ -45,8 +56,13 @@ class _Watch(Struct, eq=False):
 class Auth:
     """Finds principals, and tells their connections when they are none any more."""
 
-    def __init__(self, node: Node, loop: AbstractEventLoop, admin_token: str = "") -> None:
+    def __init__(
+        self, node: Node, loop: AbstractEventLoop, admin_token: str = "", jwt: "Jwt | None" = None
+    ) -> None:
         self._node, self._loop, self._clock = node, loop, node.now
+        self._jwt = jwt
+        self._refused_at, self._refused = 0, 0
+        """When the refusal of a JWT was last logged, and how many there were since."""
         self._admin = Secret(admin_token) if admin_token else None
         self._numbers = count()
         self._watches: dict[int, _Watch] = {}
@@ -72,7 +88,8 @@ class Auth:
         """Whether nobody is asked who he is."""
         found, engine = self._open, self._node.engine
         if found is None or found[0] is not engine or found[1] != self.generation:
-            is_open = not self.has_admin and not any(map(_is_admin, self._tokens.values()))
+            is_asked = self.has_admin or self._jwt is not None
+            is_open = not is_asked and not any(map(_is_admin, self._tokens.values()))
             found = self._open = (engine, self.generation, is_open)
         return found[2]
 
@@ -84,17 +101,36 @@ class Auth:
         """Return the principal of a token; raise if there is none."""
         if self._admin is not None and self._admin.fits(text):
             return Principal(DEFAULT, ADMIN, "admin token")
+        if self._jwt is not None and text.count(".") == 2:  # tokens of our own have no dots
+            return self._of_jwt(self._jwt, text)
         token = tokens.find(text, self._tokens)
         if token is None or _has_expired(token.expires_at, self._clock()):
             raise NotKnown(WRONG)
         return Principal(token.tenant, token.role, token.name, token.queues, token.id, token.expires_at)
+
+    def _of_jwt(self, jwt: "Jwt", text: str) -> Principal:
+        """Return the principal of a JWT. Why one is refused is for the log: others would learn from it."""
+        try:
+            return jwt.principal(text, self._clock())
+        except BadJwt as reason:
+            self._log_refusal(reason)
+        raise NotKnown(WRONG)
+
+    def _log_refusal(self, reason: BadJwt) -> None:
+        now = self._clock()
+        if now - self._refused_at < REFUSED_MS:
+            self._refused += 1
+            return
+        more = f" (and {self._refused} others before)" if self._refused else ""
+        self._refused_at, self._refused = now, 0
+        logger.info("a JWT is refused: %s%s", reason, more)
 
     def use(self, principal: Principal) -> None:
         """Note that the token of a principal is used now; raise if it is expired."""
         now = self._clock()
         if _has_expired(principal.expires_at, now):
             raise NotKnown(WRONG)
-        if principal.token:
+        if principal.token in self._tokens:
             self._used[principal.token] = now
             if self._timer is None:
                 self._timer = self._loop.call_later(USED_S, self._keep_use)
@@ -134,16 +170,36 @@ class Auth:
             watch.timer = self._loop.call_later(RING_AGAIN_S, self._ring, number)
 
     def recheck(self) -> None:
-        """Tell those whose token was revoked, and those without one if they need one from now on."""
+        """Tell those whose token or key is gone, and those without a token if they need one from now on."""
         self.generation += 1
-        is_open, known = self.is_open, self._tokens
+        is_open = self.is_open
         gone = [
             number
             for number, each in self._watches.items()
             if (each.principal == ANYONE and not is_open)
-            or (each.principal.token and each.principal.token not in known)
+            or (each.principal.token and not self._is_good(each.principal.token))
         ]
         self._end(gone)
+
+    def _is_good(self, token: str) -> bool:
+        """Return whether a token was not revoked, or the key of a JWT is still one."""
+        return token in self._tokens or (self._jwt is not None and self._jwt.has_key(token))
+
+    def reload(self) -> None:
+        """Read the keys of JWTs anew. If they can't be read, those that there are stay."""
+        if self._jwt is not None:
+            try:
+                self._jwt.reload()
+            except ValueError as error:
+                logger.error("the keys for JWTs stay as they were: %s", error)
+            self.recheck()
+
+    def take_keys(self, keys: "list[Key]") -> None:
+        """Have these keys for JWTs from now on."""
+        assert self._jwt is not None, "keys are fetched for JWTs"
+        if self._jwt.take(keys):
+            logger.info("there are other keys for JWTs now: %d", len(keys))
+            self.recheck()
 
     def _end(self, numbers: Sequence[int]) -> None:
         for number in numbers:

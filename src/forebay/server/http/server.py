@@ -4,6 +4,7 @@ import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
@@ -36,6 +37,9 @@ from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.registry import Webhooks
 from forebay.server.workers import Workers
 
+if TYPE_CHECKING:
+    from forebay.broker.jwt import Jwt
+
 EVENTS_SOCKET = "/v1/events/ws"
 INCOMING = "/v1/webhooks/"
 """Where other systems post, which have a signature and no token."""
@@ -56,6 +60,7 @@ class HttpServer(HttpListener):
         *,
         clock: Callable[[], int],
         admin_token: str = "",
+        jwt: "Jwt | None" = None,
     ) -> None:
         """Set up the routes; ``connections`` returns the connections of other listeners, for metrics."""
         super().__init__(loop, limits)
@@ -69,7 +74,7 @@ class HttpServer(HttpListener):
         self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
         self.workers = Workers(clock, loop, partial(tell_of_worker, self.hub))
         access = AccessLog(loop, limits.slow_ms)
-        self.auth = Auth(node, loop, admin_token)
+        self.auth = Auth(node, loop, admin_token, jwt)
         self.services = Services(questions, self.polls, self.webhooks, access, self.workers, self.auth)
         self.serve(self._app(questions))
 

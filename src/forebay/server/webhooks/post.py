@@ -154,40 +154,24 @@ class Sending(Protocol):
 Send = Callable[[AbstractEventLoop, Letter], Sending]
 
 
-class Posting:
-    """A POST under way in a thread of its own."""
+class Calling:
+    """A call of a URL from a thread of its own, which can be cut off from outside of it."""
 
-    def __init__(self, loop: AbstractEventLoop, letter: Letter) -> None:
-        self._letter = letter
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._is_cut = False
-        self.outcome: Future[str | None] = in_thread(loop, self._run)
 
     def cut(self) -> None:
+        """End the call, whatever its thread is doing."""
         with self._lock:
             self._is_cut = True
             if self._socket is not None:
                 _shut(self._socket)
 
-    def _run(self) -> str | None:
-        try:
-            target = target_of(self._letter.url)
-            status, said = self._post(target, self._connected(target))
-        except Refused as error:
-            return str(error)
-        except Invalid as error:
-            return error.message
-        except (OSError, HTTPException, ValueError) as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
-            if self._socket is not None:
-                self._socket.close()
-        return None if 200 <= status < 300 else f"status {status}: {said}"
-
-    def _connected(self, target: Target) -> socket.socket:
+    def _connected(self, target: Target, private: bool) -> socket.socket:
         problem: OSError | None = None
-        for family, address in addresses_of(target, self._letter.private):
+        for family, address in addresses_of(target, private):
             plain = self._hold(socket.socket(family, socket.SOCK_STREAM))
             try:
                 plain.connect((address, target.port))
@@ -215,44 +199,83 @@ class Posting:
         made.settimeout(CONNECT_S)
         return made
 
-    def _post(self, target: Target, connected: socket.socket) -> tuple[int, str]:
-        letter = self._letter
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    @staticmethod
+    def _send(
+        connected: socket.socket, method: str, target: Target, headers: Mapping[str, str], body: bytes | None
+    ) -> "Answer":
+        """Send a request, and return the head of the answer. What is received in all is bounded."""
         connection = HTTPConnection(target.host, target.port)
         connection.sock = connected
-        connection.response_class = _Answer
-        connection.putrequest("POST", target.path, skip_host=True, skip_accept_encoding=True)
-        for name, value in {"Host": target.name, "Connection": "close", **letter.headers}.items():
+        connection.response_class = Answer
+        connection.putrequest(method, target.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in {"Host": target.name, "Connection": "close", **headers}.items():
             connection.putheader(name, value)
-        connection.putheader("Content-Length", str(len(letter.body)))
-        connection.endheaders(letter.body)
+        if body is not None:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
         answer = connection.getresponse()
-        said = answer.read(ANSWER_BYTES_MAX)
-        return answer.status, said.decode(errors="replace")[:SAID_CHARS_MAX]
+        assert isinstance(answer, Answer)
+        return answer
 
 
-class _Answer(HTTPResponse):
+class Posting(Calling):
+    """A POST under way in a thread of its own."""
+
+    def __init__(self, loop: AbstractEventLoop, letter: Letter) -> None:
+        super().__init__()
+        self._letter = letter
+        self.outcome: Future[str | None] = in_thread(loop, self._run)
+
+    def _run(self) -> str | None:
+        letter = self._letter
+        try:
+            target = target_of(letter.url)
+            connected = self._connected(target, letter.private)
+            with self._send(connected, "POST", target, letter.headers, letter.body) as answer:
+                said = answer.read(ANSWER_BYTES_MAX).decode(errors="replace")[:SAID_CHARS_MAX]
+        except Refused as error:
+            return str(error)
+        except Invalid as error:
+            return error.message
+        except (OSError, HTTPException, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            self._close()
+        return None if 200 <= answer.status < 300 else f"status {answer.status}: {said}"
+
+
+class Answer(HTTPResponse):
     """A response of bounded size: http.client would read 100s (Continue) before it without end."""
 
     def __init__(self, sock: socket.socket, *args: Any, **named: Any) -> None:
         super().__init__(sock, *args, **named)
-        self.fp = io.BufferedReader(_Bounded(self.fp.detach()))
+        self._bounded = _Bounded(self.fp.detach())
+        self.fp = io.BufferedReader(self._bounded)
+
+    def allow(self, count: int) -> None:
+        """Let so many bytes more be received than RECEIVED_BYTES_MAX."""
+        self._bounded.left += count
 
 
 class _Bounded(io.RawIOBase):
-    """Received bytes, up to RECEIVED_BYTES_MAX."""
+    """Received bytes, up to RECEIVED_BYTES_MAX unless more are allowed."""
 
     def __init__(self, received: io.RawIOBase) -> None:
         self._received = received
-        self._left = RECEIVED_BYTES_MAX
+        self.left = RECEIVED_BYTES_MAX
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        if not self._left:
+        if not self.left:
             raise HTTPException(f"the answer is longer than {RECEIVED_BYTES_MAX} bytes")
-        count: int | None = self._received.readinto(memoryview(buffer)[: self._left])
-        self._left -= count or 0
+        count: int | None = self._received.readinto(memoryview(buffer)[: self.left])
+        self.left -= count or 0
         return count
 
     def close(self) -> None:
@@ -273,7 +296,7 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def in_thread(loop: AbstractEventLoop, run: Callable[[], T]) -> "Future[T]":
+def in_thread(loop: AbstractEventLoop, run: Callable[[], T], name: str = "forebay-webhook") -> "Future[T]":
     """Call ``run`` in a daemon thread; return a future of its result. The process may exit before it ends."""
     future: Future[T] = loop.create_future()
 
@@ -295,5 +318,5 @@ def in_thread(loop: AbstractEventLoop, run: Callable[[], T]) -> "Future[T]":
         except RuntimeError:
             return  # the loop is closed: nothing waits for the result
 
-    threading.Thread(target=work, name="forebay-webhook", daemon=True).start()
+    threading.Thread(target=work, name=name, daemon=True).start()
     return future
