@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from forebay.core import ids
 from forebay.core.api.principals import OWNER, POP, PUSH, READ, WRITE
+from forebay.server.flashq.commands.table import COMMANDS as FLASHQ
 from forebay.wire.operation import Operation
 from forebay.wire.table import OPERATIONS
 from tests.server.http.examples import filled
@@ -178,12 +179,69 @@ ASKED = sorted(
 )
 
 
-def plain(operation: Operation, answer: str) -> str:
+def plain(name: str, answer: str) -> str:
     """An answer without what differs anyway: two messages never have the same id, and tokens are in use."""
     answer = re.sub(r'"last_used_at":\d+', "", answer)
-    if operation.name not in MAKES:
+    if name not in (*MAKES, *FLASHQ_MAKES):
         return answer
     return re.sub(r"fb_[\w-]+|[0-9a-f]*[0-9][0-9a-f]*", "#", answer)
+
+
+OF_FLASHQ: Request = {
+    "id": "ID",
+    "parent_id": "ID",
+    "ids": ["ID"],
+    "depends_on": ["ID"],
+    "queue": "emails",
+    "name": "nightly",
+    "key": "visits",
+    "keys": ["visits"],
+    "entries": [{"key": "sent", "value": 1}],
+    "job_id": "welcome-7",
+    "data": {"a": 1},
+    "jobs": [{"data": 1}],
+    "children": [{"queue": "emails", "data": 1}],
+    "value": 1,
+    "by": 1,
+    "delay": 5,
+    "priority": 1,
+    "timeout": 0,
+    "count": 1,
+    "progress": 5,
+    "message": "m",
+    "limit": 5,
+    "grace": 0,
+    "state": "completed",
+    "ttl": 5,
+    "schedule": "0 3 * * *",
+    "error": "no",
+}
+"""Fields of flashQ's commands, with names of the victim's things."""
+FLASHQ_MAKES = (
+    *("PUSH", "PUSHB", "FLOW", "PULL", "PULLB", "CRON", "CRONDELETE", "RATELIMIT", "SETCONCURRENCY"),
+    *(
+        "RATELIMITCLEAR",
+        "CLEARCONCURRENCY",
+        "PAUSE",
+        "RESUME",
+        "KVSET",
+        "KVMSET",
+        "KVDEL",
+        "KVEXPIRE",
+        "KVINCR",
+    ),
+    *("OBLITERATE", "DRAIN", "CLEAN", "PURGEDLQ", "RETRYDLQ"),
+)
+FLASHQ_ASKED = sorted(
+    (name for name in FLASHQ if name not in ("AUTH", "SUBSCRIBE", "UNSUBSCRIBE")),
+    key=lambda name: name in FLASHQ_MAKES,
+)
+
+
+def flashq_question(name: str) -> Request:
+    """What is asked by a command of flashQ."""
+    known = {each.encode_name for each in msgspec.structs.fields(FLASHQ[name])}
+    return {"cmd": name, **{field: value for field, value in OF_FLASHQ.items() if field in known}}
 
 
 LOOKS: list[Request] = [

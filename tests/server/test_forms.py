@@ -45,7 +45,7 @@ class Steps:
         self.node = house.server.node
         self._loop = house.loop
         self.workers = Workers(lambda: house.now)
-        self.auth = Auth(self.node, house.loop)
+        self.auth = Auth(self.node, cast(AbstractEventLoop, house.loop))
 
     async def ask(self, command: Command) -> Reply | ForebayError:
         replies: list[Reply | ForebayError] = []

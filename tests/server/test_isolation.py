@@ -1,36 +1,37 @@
 """Another tenant's thing looks exactly like a missing one: by every command and route, for every role."""
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
 
+from forebay.server.flashq.web.routes import TABLE, Route
 from forebay.server.http.operation import Bound
 from forebay.server.http.routes import ROUTES
-from forebay.wire.operation import Operation
 from tests.server import foreign
+from tests.server.flashq_http.talking import DoorServer
 from tests.server.foreign import ADMIN, ASKED, ASKER, THERE, VICTIM, Request
-from tests.server.http.examples import fields_of, send
+from tests.server.http.examples import fields_of, filled, send
 from tests.server.http.talking import Http
-from tests.serving import Raw, Server
+from tests.serving import Raw
 
-CELLS_MIN = 800
-"""Of each test: with those of both carriers there are far more than 1,000."""
+CELLS_MIN, FLASHQ_CELLS_MIN = 800, 600
+"""Of each test: together there are more than 2,000."""
 
 
 class World:
     """A server with a tenant that has everything, and one that has nothing but tokens."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: DoorServer) -> None:
         self.server = server
         with Http(server.http, ADMIN) as admin:
             self.victim = admin.post(f"/v1/tenants/{VICTIM}/tokens", role="owner")["token"]
-            narrowed = ["emails*", "reports*"]
-            made = [(role, {}) for role in foreign.ROLES] + [
-                ("narrowed", {"role": "write", "queues": narrowed})
-            ]
+            made: dict[str, Request] = {role: {"role": role} for role in foreign.ROLES}
+            made["narrowed"] = {"role": "write", "queues": ["emails*", "reports*"]}
             self.askers = {
-                name: admin.post(f"/v1/tenants/{ASKER}/tokens", **{"role": name, **fields})["token"]
-                for name, fields in made
+                name: admin.post(f"/v1/tenants/{ASKER}/tokens", **fields)["token"]
+                for name, fields in made.items()
             }
         with Http(server.http, self.victim) as http:
             self.there, self.nowhere = foreign.prepare(http)
@@ -44,19 +45,19 @@ class World:
 @pytest.fixture
 def world() -> Iterator[World]:
     flags = ("--store", "memory:", "--admin-token", ADMIN, "--webhooks-private", "on")
-    with Server(*flags) as server:
+    with DoorServer(*flags) as server:
         yield World(server)
 
 
-def same(world: World, operation: Operation, request: Request, found: list[str], role: str) -> None:
+def same(world: World, name: str, request: Request, found: list[str], role: str) -> None:
     """Compare the answer about another's thing with that about nothing."""
     there, nowhere = (
-        foreign.plain(operation, things.hide(answer))
+        foreign.plain(name, things.hide(answer))
         for things, answer in zip((world.there, world.nowhere), found, strict=True)
     )
-    assert there == nowhere, (operation.name, request, role)
-    assert foreign.SECRET not in found[0], (operation.name, request, role)
-    assert THERE not in found[1], (operation.name, request, role)
+    assert there == nowhere, (name, request, role)
+    assert foreign.SECRET not in found[0], (name, request, role)
+    assert THERE not in found[1], (name, request, role)
     world.cells += 1
 
 
@@ -72,7 +73,7 @@ def test_over_tcp(world: World) -> None:
                     _text(client, {"cmd": operation.name, **things.fill(_own(request))})
                     for things in (world.there, world.nowhere)
                 ]
-                same(world, operation, request, found, role)
+                same(world, operation.name, request, found, role)
         assert world.look() == before, operation.name
     for client in clients.values():
         client.close()
@@ -94,11 +95,47 @@ def test_over_http(world: World) -> None:
                         _sent(client, bound, things.fill(_own(request)))
                         for things in (world.there, world.nowhere)
                     ]
-                    same(world, bound.operation, request, found, role)
+                    same(world, bound.operation.name, request, found, role)
         assert world.look() == before, bound.name
     for client in clients.values():
         client.close()
     assert world.cells >= CELLS_MIN, world.cells
+
+
+def test_over_the_doors_of_flashq(world: World) -> None:
+    before = world.look()
+    clients = {role: world.server.connect_door() for role in world.askers}
+    for role, client in clients.items():
+        assert client.ask_line({"cmd": "AUTH", "token": world.askers[role]})["ok"]
+    for name in foreign.FLASHQ_ASKED:
+        for role, client in clients.items():
+            request = foreign.flashq_question(name)
+            found = [
+                json.dumps(client.ask_line(things.fill(request))) for things in (world.there, world.nowhere)
+            ]
+            same(world, name, request, found, role)
+        assert world.look() == before, name
+    for client in clients.values():
+        client.close()
+    web = {role: Http(world.server.door, token) for role, token in world.askers.items()}
+    for route in TABLE:
+        for role, http in web.items():
+            found = [_asked(http, route, things.known) for things in (world.there, world.nowhere)]
+            found = [re.sub(r"\d+", "#", each) for each in found]  # the asker has things of his own by now
+            same(world, route.path, {}, found, role)
+        assert world.look() == before, route.path
+    for http in web.values():
+        http.close()
+    assert world.cells >= FLASHQ_CELLS_MIN, world.cells
+
+
+def _asked(http: Http, route: Route, known: dict[str, str]) -> str:
+    path = route.path.replace(":path", "").format(
+        queue=known["emails"], id=known["ID"], name=known["nightly"], custom_id=known["welcome-7"]
+    )
+    body = None if route.method == "GET" else filled(foreign.OF_FLASHQ, known)
+    answer = http.ask(route.method, path, body)
+    return f"{answer.status} {answer.body.decode()}"
 
 
 def _sent(client: Http, bound: Bound, request: Request) -> str:

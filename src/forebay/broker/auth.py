@@ -151,6 +151,8 @@ class Auth:
         """Have ``ended`` called once the principal is none any more; return what ``unwatch`` takes."""
         number = next(self._numbers)
         watch = self._watches[number] = _Watch(principal, ended)
+        if self._is_gone(principal):  # since it was found
+            self._loop.call_soon(self._end, [number])
         if principal.expires_at:
             left_s = max(principal.expires_at - self._clock(), 0) / 1000
             watch.timer = self._loop.call_later(min(left_s, LONGEST_S), self._ring, number)
@@ -172,14 +174,13 @@ class Auth:
     def recheck(self) -> None:
         """Tell those whose token or key is gone, and those without a token if they need one from now on."""
         self.generation += 1
-        is_open = self.is_open
-        gone = [
-            number
-            for number, each in self._watches.items()
-            if (each.principal == ANYONE and not is_open)
-            or (each.principal.token and not self._is_good(each.principal.token))
-        ]
-        self._end(gone)
+        self._end([number for number, each in self._watches.items() if self._is_gone(each.principal)])
+
+    def _is_gone(self, principal: Principal) -> bool:
+        """Return whether the token of a principal is not good any more, or he needs one now."""
+        if principal.token:
+            return not self._is_good(principal.token)
+        return principal == ANYONE and not self.is_open
 
     def _is_good(self, token: str) -> bool:
         """Return whether a token was not revoked, or the key of a JWT is still one."""

@@ -190,9 +190,8 @@ class Node:
         """Return all leases of a tenant, uncounted, and look at its waiting pops again."""
         for popped in self._engine.leased_to(tenant):
             self.give_back(popped)
-        for waiter in self._waiters.all():
-            if waiter.pop.tenant == tenant and self._broken is None:
-                self._try_again(waiter)
+        for waiter in self._waiters.of(tenant) if self._broken is None else ():
+            self._try_again(waiter)
         self._plan_flush()
 
     def peek(self, query: Command) -> Reply | ForebayError:

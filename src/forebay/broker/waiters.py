@@ -110,6 +110,10 @@ class Waiters:
         """Return all waiters, in order of arrival."""
         return list(self._by_number.values())
 
+    def of(self, tenant: str) -> list[Waiter]:
+        """Return the waiters of a tenant, in order of arrival."""
+        return [each for each in self._by_number.values() if each.pop.tenant == tenant]
+
     def woken(self, wake: Wake, deliverable: Callable[[Pop], int]) -> Iterator[Waiter]:
         """Yield the waiters to retry after a wake-up, by arrival. The caller removes those that it serves.
 

@@ -97,6 +97,11 @@ class Http:
     def put(self, path: str, **fields: Any) -> Any:
         return _good(self.ask("PUT", path, fields))
 
+    def text(self, path: str) -> str:
+        answer = self.ask("GET", path)
+        assert answer.status == 200, answer
+        return answer.body.decode()
+
     def delete(self, path: str, **query: Any) -> Any:
         return _good(self.ask("DELETE", path, **query))
 

@@ -3,6 +3,7 @@
 import asyncio
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from functools import partial
+from typing import ClassVar
 
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
@@ -51,6 +52,7 @@ STREAM = [
 class Events(Query, kw_only=True):
     """Which events to send, and where to start: after the id ``after``, or ``from`` all that are kept."""
 
+    needs: ClassVar[tuple[str, ...]] = (READ,)
     queue: list[str] = msgspec.field(default_factory=list)
     kind: list[str] = msgspec.field(default_factory=list)
     after: str | None = None
@@ -82,7 +84,7 @@ class EventStream(Backlog):
         try:
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Events)
-            context = require(scope, READ, "EVENTS")
+            context = require(scope, request.needs, "EVENTS")
             wanted, begin = request.wanted(context), request.begin(scope, self.hub)
         except ForebayError as error:
             await send_error(scope, send, error)
@@ -195,7 +197,7 @@ class EventSocket(Backlog):
         try:
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Events)
-            context = require(scope, READ, "EVENTS")
+            context = require(scope, request.needs, "EVENTS")
             wanted, begin = request.wanted(context), request.begin(scope, self.hub)
         except ForebayError as error:
             # Browsers show the reason of a close only for a WebSocket that was accepted.
@@ -245,6 +247,8 @@ async def _send_frames(send: Send, batch: Batch) -> None:
 
 class Listen(Query, kw_only=True):
     """Which messages to lease to this connection: at most ``max`` at a time that are not settled."""
+
+    needs: ClassVar[tuple[str, ...]] = (POP,)
 
     group: str = DEFAULT
     partition: str | None = None
@@ -296,7 +300,7 @@ class ListenStream(Backlog):
             request = self._reader.query(scope["query_string"])
             assert isinstance(request, Listen)
             check_range("max", request.max, 1, HELD_MAX)
-            require(scope, POP, "POP").check_queue(scope["path_params"]["queue"])
+            require(scope, request.needs, "POP").check_queue(scope["path_params"]["queue"])
         except ForebayError as error:
             await send_error(scope, send, error)
             return

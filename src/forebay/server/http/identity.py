@@ -144,11 +144,11 @@ NOBODY = Context(principal=None)
 """The context of requests that were refused, or need none: for the log."""
 
 
-def require(scope: Scope, role: str, what: str) -> Context:
-    """Return the context of a request; raise unless its principal has a role."""
+def require(scope: Scope, needs: tuple[str, ...], what: str) -> Context:
+    """Return the context of a request; raise unless its principal has one of some roles."""
     context = context_of(scope)
     assert context.principal is not None
-    check_role(context.principal, (role,), what)
+    check_role(context.principal, needs, what)
     return context
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,6 +16,7 @@ from forebay.core.state import Tally
 from forebay.server.events.hub import Hub
 from forebay.server.http.endpoint import respond, send_error, while_there
 from forebay.server.http.identity import require
+from forebay.server.http.operation import Query
 from forebay.server.http.queue_metrics import QueueText, Rest, Values, values_of
 from forebay.server.measure import measure, slices
 from forebay.server.node_client import NodeClient
@@ -26,6 +27,12 @@ from forebay.server.workers import Workers
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 Connections = Callable[[], dict[str, int]]
 """Returns the number of connections by listener."""
+
+
+class Scraped(Query):
+    """What the figures are asked for with: nothing."""
+
+    needs: ClassVar[tuple[str, ...]] = (READ,)
 
 
 TENANTS_MAX = 1_000
@@ -49,7 +56,7 @@ class Metrics:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            scrape = self._scrape(require(scope, READ, "/metrics"))
+            scrape = self._scrape(require(scope, Scraped.needs, "/metrics"))
         except ForebayError as error:
             await send_error(scope, send, error)
             return

@@ -5,7 +5,7 @@ path.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import msgspec
@@ -23,6 +23,9 @@ VALUES = "/v1/kv/"
 
 class Query(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     """What the query of a view, or the body of an operation that only HTTP has, may hold."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Roles, one of which a view needs; none if it is for everybody, also without a token."""
 
     def nested(self) -> tuple[int, int]:
         return 0, 0

@@ -91,7 +91,7 @@ VIEWS = [
     View(
         "/metrics",
         "Metrics",
-        Query,
+        metrics.Scraped,
         None,
         metrics.TEXT.decode(),
         "Figures for Prometheus",
