@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -126,7 +126,7 @@ class Raw:
             raise EOFError(f"the server closed the connection after {bytes(self._got)!r}")
         self._got += chunk
 
-    def __enter__(self) -> "Raw":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -164,6 +164,7 @@ class Server:
         self.unix: str | None = str(home / ready["unix"]) if ready["unix"] else None
         self.flashq: str = ready["flashq"] or ""
         """Where clients of flashQ connect to, if it listens for them."""
+        self.flashq_http: str = ready["flashq_http"] or ""
         return self
 
     def _ready(self) -> dict[str, Any]:
@@ -189,6 +190,10 @@ class Server:
     def connect_unix(self) -> Raw:
         assert self.unix is not None, "start it with --unix PATH"
         return Raw(self.unix)
+
+    def said(self) -> str:
+        """What stands in its log by now."""
+        return self._read_log()
 
     def rss_bytes(self) -> int:
         """Memory the process takes up right now."""

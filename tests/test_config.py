@@ -41,10 +41,17 @@ SAMPLES = {
     "jwt_queues_claim": "q",
     "jwt_role": "read",
     "jwt_admin": "on",
+    "tls_cert": "./server.pem",
+    "tls_key": "./server-key.pem",
+    "tls_client_ca": "./ca.pem",
+    "tls_principals": "*.jobs.example=*/write",
+    "insecure": "on",
 }
 """Settings that are no numbers, or must be large ones, with values that are good."""
-WITH_KEYS = {name: {"jwt_keys": "keys.pem"} for name in names() if name.startswith("jwt_")}
-"""Flags that settings need beside them to have an effect."""
+TLS = ("tls_cert", "tls_key", "tls_client_ca", "tls_principals")
+BESIDE = {name: {"jwt_keys": "keys.pem"} for name in names() if name.startswith("jwt_")}
+BESIDE |= {name: {each: SAMPLES[each] for each in TLS} for name in TLS}
+"""Flags that settings need beside them to be good, or to have an effect."""
 UNSET = ("shards", "disk_free_min_bytes")
 """Numbers whose default depends on the store."""
 NUMBERS = [name for name in names() if name in UNSET or isinstance(getattr(Settings(), name), int)]
@@ -125,7 +132,7 @@ def test_there_is_a_sample_of_every_setting() -> None:
 def test_every_setting_can_be_set_by_flag_environment_and_file(name: str, settings: Load) -> None:
     value = SAMPLES.get(name, "77")
     wanted = int(value) if name in NUMBERS else value
-    beside = {other: given for other, given in WITH_KEYS.get(name, {}).items() if other != name}
+    beside = {other: given for other, given in BESIDE.get(name, {}).items() if other != name}
     by_flag = settings({name: value, **beside})
     assert getattr(by_flag, name) == wanted
     assert settings(beside, {f"FOREBAY_{name.upper()}": value}) == by_flag
@@ -135,7 +142,7 @@ def test_every_setting_can_be_set_by_flag_environment_and_file(name: str, settin
 @pytest.mark.parametrize("name", [*NUMBERS, "store"])
 def test_a_bad_value_is_reported_by_the_name_of_its_source(name: str, problems: Problems) -> None:
     flag, variable = f"--{name.replace('_', '-')}", f"FOREBAY_{name.upper()}"
-    beside = WITH_KEYS.get(name, {})
+    beside = BESIDE.get(name, {})
     for found, shown in (
         (problems({name: "many", **beside}), flag),
         (problems(beside, {variable: "many"}), variable),
@@ -176,6 +183,34 @@ def test_a_secret_that_is_not_utf_8_is_refused_and_not_shown(problems: Problems)
     secret = os.fsdecode(b"hush \xff")
     assert problems({}, {"FOREBAY_WEBHOOK_SECRET": secret}) == ["FOREBAY_WEBHOOK_SECRET: it is not UTF-8"]
     assert problems({"webhook_secret": secret}) == ["--webhook-secret: it is not UTF-8"]
+
+
+def test_settings_of_tls_that_are_nothing_without_another_say_which(problems: Problems) -> None:
+    assert problems({"tls_cert": "a"}, {"FOREBAY_TLS_PRINCIPALS": "*=default/read"}) == [
+        "--tls-cert: tls_key has to be set, too: the key of the certificate",
+        "FOREBAY_TLS_PRINCIPALS: tls_client_ca has to be set, too: the CA of the clients' certificates",
+    ]
+    assert problems({"tls_key": "a", "tls_client_ca": "b\0"}) == [
+        "--tls-key: tls_cert has to be set, too: the certificate of the key",
+        "--tls-client-ca: there is a NUL in it",
+        "--tls-client-ca: tls_cert has to be set, too: a certificate of the server",
+    ]
+
+
+def test_principals_of_certificates_are_all_checked(problems: Problems) -> None:
+    given = {name: SAMPLES[name] for name in TLS}
+    given["tls_principals"] = "a=b, c=default/king, d=*/read, =default/read, e*=_own/read, *=*/read"
+    found = problems(given)
+    assert sources(found) == {"--tls-principals"}
+    assert [line.split("'")[1] for line in found] == [
+        "a=b",
+        "c=default/king",
+        "d=*/read",
+        "=default/read",
+        "e*=_own/read",
+    ]
+    assert "'king' is no role, those are read, push, pop, write, owner, admin" in found[1]
+    assert "the tenant * needs a * in the pattern" in found[2]
 
 
 def test_the_address_a_client_asks_is_no_setting_of_the_server(settings: Load) -> None:
@@ -304,7 +339,7 @@ def test_a_number_is_taken_at_its_bound_and_refused_past_it(
     low, high = BOUNDS[name]
     for value, past in ((low, low - 1), (high, (high or 0) + 1)):
         if value is not None:
-            beside = WITH_KEYS.get(name, {})
+            beside = BESIDE.get(name, {})
             assert getattr(settings({name: str(value), **beside}), name) == value
             assert len(problems({name: str(past), **beside})) == 1
 

@@ -19,10 +19,12 @@ import msgspec
 import uvloop
 
 from forebay import __version__
+from forebay.broker.auth import Auth
 from forebay.broker.node import Node
-from forebay.config import OFF, Settings, address, split
+from forebay.config import DOORS, OFF, ON, Settings, address, split
 from forebay.core.errors import Damaged
 from forebay.logs import set_up_logs
+from forebay.server import exposure
 from forebay.server.flashq.door import Door
 from forebay.server.flashq.web.feeds import Noticing
 from forebay.server.flashq.web.server import FlashqHttp
@@ -31,6 +33,7 @@ from forebay.server.http.server import HttpServer
 from forebay.server.operations import codec
 from forebay.server.sql_inbox import InboxReader
 from forebay.server.tcp.server import TcpServer
+from forebay.server.tls import BadFile, Tls
 from forebay.store.base import CantOpen, Store, StoreError, TakesPushes
 from forebay.store.memory import MemoryStore
 from forebay.store.postgres.open import open_database
@@ -116,6 +119,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
     gc.collect()
     gc.disable()
     now = clock()
+    tls = _read_certificates(settings)
     store = _open(settings)
     if files is not None:  # said only now: if the store can't be opened, nothing but that is said
         logger.info(
@@ -156,9 +160,10 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         clock=now,
         admin_token=settings.admin_token,
         jwt=jwt,
+        tls=tls,
     )
     jwks = await _fetch_keys(settings, loop, http.auth, jwt)
-    server = TcpServer(node, loop, settings.tcp_limits(), codec, http.services)
+    server = TcpServer(node, loop, settings.tcp_limits(), codec, http.services, tls=tls)
     flashq = Door(http.workers, split(settings.flashq_tokens))
     web = FlashqHttp(
         node,
@@ -170,22 +175,28 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         version=__version__,
         clock=now,
         connections=connections,
+        tls=tls,
     )
     noticing = Noticing(flashq, web.feeds)
-    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), noticing, http.services, "flashq")}
+    doors = {"flashq": TcpServer(node, loop, settings.tcp_limits(), noticing, http.services, "flashq", tls)}
     listeners: list[TcpServer | HttpListener] = [server, http, web, *doors.values()]
-    try:
-        ready = await _listen(settings, server, http, doors, web)
-    except CantStart:
-        node.close()
-        raise
+    if tls is not None:
+        tls.takes_tokens = lambda: http.auth.has_tokens or bool(settings.flashq_tokens)
 
     def reload() -> None:
         """Read anew what is read from files, without a restart."""
         logger.info("reloading")
+        if tls is not None:
+            tls.reload()
         http.auth.reload()
 
     loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        await _check_exposure(settings, http.auth)
+        ready = await _listen(settings, server, http, doors, web)
+    except CantStart:
+        node.close()
+        raise
     http.webhooks.start()
     inbox = _read_inbox(store, node)
     ready["store"] = store.name
@@ -237,6 +248,13 @@ def _open(settings: Settings) -> Store:
         raise CantStart(str(error)) from None
 
 
+def _read_certificates(settings: Settings) -> Tls | None:
+    try:
+        return settings.tls()
+    except BadFile as error:
+        raise CantStart(str(error)) from None
+
+
 def _jwt(settings: Settings) -> "Jwt | None":
     """Return what verifies JWTs, if there are keys for them. Its library is optional, so imported here."""
     if not settings.jwt_keys and not settings.jwt_secret:
@@ -284,6 +302,29 @@ def _read_inbox(store: Store, node: Node) -> InboxReader | None:
     reader = InboxReader(node, store.inbox())
     reader.start()
     return reader
+
+
+async def _check_exposure(settings: Settings, auth: Auth) -> None:
+    """Refuse to let other machines in without TLS, or without asking who they are."""
+    loop = asyncio.get_running_loop()
+    places = []
+    for name in ("http", "tcp", "flashq", "flashq_http"):
+        where = settings.door(name)
+        place = address(where)
+        if place is not None:
+            has_tokens = name in DOORS["flashq"] and bool(split(settings.flashq_tokens))
+            try:
+                addresses = await exposure.resolve(loop, *place)
+            except (OSError, UnicodeError) as error:
+                raise CantStart(f"can't listen on {where}: {error}") from error
+            places.append(exposure.Place(name, where, addresses, has_tokens or not auth.is_open))
+    problems = exposure.problems(places, has_tls=bool(settings.tls_cert))
+    if problems and settings.insecure != ON:
+        raise CantStart("\n".join([*problems, exposure.INSTEAD]))
+    for each in problems:
+        logger.warning("insecure: %s", each)
+    if exposure.exposed(places) and not auth.is_open:
+        auth.keep_closed()
 
 
 async def _listen(

@@ -17,8 +17,10 @@ from forebay.broker.claims import Rules
 from forebay.core.api.principals import ADMIN, ROLES
 from forebay.core.bounds import Limits
 from forebay.core.errors import Invalid
+from forebay.server.certificates import read_grant
 from forebay.server.http.connection import HttpLimits
 from forebay.server.tcp.connection import TcpLimits
+from forebay.server.tls import Files, Tls
 from forebay.server.webhooks.post import target_of
 from forebay.store.address import DATABASES
 from forebay.store.base import SHARDS_EMBEDDED, SHARDS_SHARED
@@ -37,6 +39,9 @@ LATER = {
 
 DOORS = {"flashq": {"flashq": "127.0.0.1:6789", "flashq_http": "127.0.0.1:6790"}}
 """Doors for clients of other systems: their listeners, and where these listen by default."""
+
+SWITCHES = ("insecure",)
+"""Settings whose flag may stand alone, and then means ``on``."""
 
 _LIMITS = Limits()
 _TCP = TcpLimits()
@@ -86,6 +91,24 @@ class Settings(Struct, frozen=True, kw_only=True):
             "environment."
         ),
     ] = ""
+    tls_cert: Annotated[
+        str,
+        _about("File with the server's certificate chain, PEM: all listeners but the Unix socket speak TLS."),
+    ] = ""
+    tls_key: Annotated[str, _about("File with the key of that certificate, PEM without a password.")] = ""
+    tls_client_ca: Annotated[
+        str, _about("File with the CA that certificates of clients must come from, PEM; empty asks for none.")
+    ] = ""
+    tls_principals: Annotated[
+        str,
+        _about(
+            "Who clients are by their certificates: SAN-PATTERN=TENANT/ROLE, with commas between them; * is "
+            "any text, and as the tenant the text that the first * stood for."
+        ),
+    ] = ""
+    insecure: Annotated[
+        str, _about("`on`: listen to other machines even without tokens or TLS; `off`: refuse to start.")
+    ] = OFF
     use_creates_tenants: Annotated[
         str, _about("`on`: a tenant exists from its first use; `off`: an admin creates it.")
     ] = ON
@@ -225,6 +248,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             return given
         opened = (DOORS[each] for each in split(self.dialects))
         return next((places[name] for places in opened if name in places), OFF)
+
+    def tls(self) -> Tls | None:
+        """Read the certificates, None if there are to be none; raise ``BadFile`` if they don't do."""
+        if not self.tls_cert:
+            return None
+        files = Files(self.tls_cert, self.tls_key, self.tls_client_ca)
+        return Tls(files, tuple(map(read_grant, split(self.tls_principals))))
 
     def tcp_limits(self) -> TcpLimits:
         return TcpLimits(
@@ -409,7 +439,7 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         bad("log_format", "text or json")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         bad("log_level", "debug, info, warning or error")
-    for name in ("pop_creates_queues", "use_creates_tenants", "webhooks_private"):
+    for name in ("pop_creates_queues", "use_creates_tenants", "webhooks_private", "insecure"):
         if getattr(settings, name) not in (ON, OFF):
             bad(name, "on or off")
     if (
@@ -417,6 +447,7 @@ def _check(settings: Settings, shown: dict[str, str], problems: list[str]) -> No
         or " " in settings.admin_token
     ):
         problems.append(f"{shown['admin_token']}: it is not printable ASCII without spaces")  # it is a secret
+    _check_tls(settings, shown, problems)
     if not _is_text(settings.webhook_secret):
         problems.append(f"{shown['webhook_secret']}: it is not UTF-8")  # not shown: it is a secret
     _check_jwt(settings, shown, problems)
@@ -486,6 +517,28 @@ def _url_problem(url: str) -> str:
 
 def _is_clean(value: str) -> bool:
     return _is_text(value) and all(each.isprintable() or each.isspace() for each in value)
+
+
+NEEDS = (
+    ("tls_cert", "tls_key", "the key of the certificate"),
+    ("tls_key", "tls_cert", "the certificate of the key"),
+    ("tls_client_ca", "tls_cert", "a certificate of the server"),
+    ("tls_principals", "tls_client_ca", "the CA of the clients' certificates"),
+)
+"""Settings of TLS that are nothing without another, and what that is."""
+
+
+def _check_tls(settings: Settings, shown: dict[str, str], problems: list[str]) -> None:
+    for name, needed, what in NEEDS:
+        if "\0" in getattr(settings, name):
+            problems.append(f"{shown[name]}: there is a NUL in it")
+        if getattr(settings, name) and not getattr(settings, needed):
+            problems.append(f"{shown[name]}: {needed} has to be set, too: {what}")
+    for each in split(settings.tls_principals):
+        try:
+            read_grant(each)
+        except Invalid as error:
+            problems.append(f"{shown['tls_principals']}: {each!r} is not {error.accepted}")
 
 
 def _is_text(value: str) -> bool:

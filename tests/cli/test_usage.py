@@ -21,7 +21,7 @@ from tests.cli.running import PATIENCE_S, Run, command, environment, run
 from tests.serving import Server, framed
 
 COMMANDS = [name for names in SECTIONS.values() for name in names]
-HEAVY = {"rich", "rocksdict", "uvloop", "starlette", "uvicorn", "pyspark", "httpx", "cronsim"}
+HEAVY = {"rich", "rocksdict", "uvloop", "starlette", "uvicorn", "pyspark", "httpx", "cronsim", "cryptography"}
 OURS = ("forebay.app", "forebay.broker", "forebay.config", "forebay.server", "forebay.store")
 
 

@@ -1,8 +1,8 @@
 """Who asks: tokens to principals, and what happens to connections when one ends.
 
 A server asks for tokens once it knows an administrator: by ``FOREBAY_ADMIN_TOKEN``, or because an admin has a
-token; or if it has keys for JWTs. Before that, anyone is an admin; such a server only listens on this
-machine.
+token. Before that, anyone is an admin, unless there are other ways to show who asks: JWTs, or client
+certificates. A server that takes anyone only listens on this machine.
 
     token ──> principal ──> watched while a connection or a stream lives
                                 └── revoked or expired, or its key is gone: the watcher is told
@@ -35,6 +35,7 @@ logger = logging.getLogger("forebay.auth")
 USED_S = 30.0
 """How long the use of a token may be noted in memory only."""
 REQUIRED = "Authentication required: send AUTH with a token, or over HTTP the header Authorization: Bearer"
+EXPIRED = "the client certificate has expired: connect with a new one"
 WRONG = "this token is not, or no longer, good here: ask whoever gave it to you for another one"
 REFUSED_MS = 1_000
 """Of JWTs that are refused, one in this time is logged, and the others counted."""
@@ -57,13 +58,21 @@ class Auth:
     """Finds principals, and tells their connections when they are none any more."""
 
     def __init__(
-        self, node: Node, loop: AbstractEventLoop, admin_token: str = "", jwt: "Jwt | None" = None
+        self,
+        node: Node,
+        loop: AbstractEventLoop,
+        admin_token: str = "",
+        jwt: "Jwt | None" = None,
+        *,
+        closed: bool = False,
     ) -> None:
+        """``closed``: there are other ways than tokens to show who asks, so nobody is let in unasked."""
         self._node, self._loop, self._clock = node, loop, node.now
         self._jwt = jwt
         self._refused_at, self._refused = 0, 0
         """When the refusal of a JWT was last logged, and how many there were since."""
         self._admin = Secret(admin_token) if admin_token else None
+        self._closed = closed
         self._numbers = count()
         self._watches: dict[int, _Watch] = {}
         self.generation = 0
@@ -83,13 +92,23 @@ class Auth:
         """Whether somebody can show that he is the admin, whatever tokens there are."""
         return self._admin is not None
 
+    def keep_closed(self) -> None:
+        """Have everybody asked from now on, even if the last admin's token is revoked."""
+        self._closed = True
+        self._open = None
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether there is any token that somebody could show."""
+        return self.has_admin or self._jwt is not None or bool(self._tokens)
+
     @property
     def is_open(self) -> bool:
         """Whether nobody is asked who he is."""
         found, engine = self._open, self._node.engine
         if found is None or found[0] is not engine or found[1] != self.generation:
-            is_asked = self.has_admin or self._jwt is not None
-            is_open = not is_asked and not any(map(_is_admin, self._tokens.values()))
+            knows_admin = self.has_admin or any(map(_is_admin, self._tokens.values()))
+            is_open = not self._closed and self._jwt is None and not knows_admin
             found = self._open = (engine, self.generation, is_open)
         return found[2]
 
@@ -126,10 +145,10 @@ class Auth:
         logger.info("a JWT is refused: %s%s", reason, more)
 
     def use(self, principal: Principal) -> None:
-        """Note that the token of a principal is used now; raise if it is expired."""
+        """Note that the token of a principal is used now; raise if it, or its certificate, has expired."""
         now = self._clock()
         if _has_expired(principal.expires_at, now):
-            raise NotKnown(WRONG)
+            raise NotKnown(WRONG if principal.token else EXPIRED)
         if principal.token in self._tokens:
             self._used[principal.token] = now
             if self._timer is None:

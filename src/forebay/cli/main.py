@@ -19,6 +19,7 @@ COMPLETE_VARIABLE = "_FOREBAY_COMPLETE"
 SECTIONS = {
     "Run": {
         "serve": "serve:serve",
+        "certs": "certs:certs",
         "worker": "worker:worker",
         "bench": "bench:bench",
         "spark": "spark:spark",

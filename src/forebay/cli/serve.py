@@ -26,7 +26,8 @@ def _settings() -> list[click.Parameter]:
     found: list[click.Parameter] = []
     for name in config.names():
         about = f"{config.about(name)} (default {config.default(name)})"
-        found.append(click.Option([_flag(name), f"set_{name}"], metavar="VALUE", help=about))
+        alone: dict[str, Any] = {"is_flag": False, "flag_value": config.ON} if name in config.SWITCHES else {}
+        found.append(click.Option([_flag(name), f"set_{name}"], metavar="VALUE", help=about, **alone))
     for name in config.LATER:
         found.append(click.Option([_flag(name), f"set_{name}"], is_flag=False, flag_value="", hidden=True))
     return found

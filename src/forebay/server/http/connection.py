@@ -22,6 +22,7 @@ from httptools import HttpParserUpgrade, HttpRequestParser
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from forebay.core.api.principals import Principal
 from forebay.core.errors import Busy, ForebayError, Invalid
 from forebay.server.access_log import SLOW_MS
 from forebay.server.http.push_stream import LINES
@@ -72,6 +73,10 @@ class Listener(Protocol):
 
     def error_body(self, error: ForebayError) -> bytes: ...
 
+    def certified(self, transport: asyncio.BaseTransport) -> Principal | None:
+        """Return the principal of the certificate that a client showed."""
+        ...
+
 
 class Connection(HttpToolsProtocol):
     """One client connection. Pipelined requests are carried out and answered one after the other."""
@@ -80,6 +85,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.is_secured = transport.get_extra_info("sslcontext") is not None
+        self.certified = self.listener.certified(transport)
+        """The principal of the client's certificate."""
         self.running: RequestResponseCycle | None = None
         """The request being carried out, or the last one."""
         self.held = bytearray()
@@ -228,6 +236,8 @@ class Connection(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Let a client that sends nothing more read its replies; it waits for nothing and gets no leases."""
         self.eof = True
+        if self.is_secured:  # over TLS there is no half of a connection
+            return False
         if self.lingers_since or not self.is_busy or self._is_incomplete(self.running):
             return False
         assert self.running is not None
@@ -356,7 +366,7 @@ class Connection(HttpToolsProtocol):
         if self.lingers_since or self.transport.is_closing():
             return
         self.deaf, self.lingers_since = True, self.loop.time()
-        if self.eof:
+        if self.eof or self.is_secured:  # TLS reads on by itself until the client closes
             self.transport.close()
         else:
             self.transport.write_eof()

@@ -1,4 +1,4 @@
-"""Who sends a request over HTTP: each carries its token, as ``Authorization: Bearer``.
+"""Who sends a request over HTTP: it carries a token, as ``Authorization: Bearer``, or has a certificate.
 
 What it may is looked at where it is carried out; here its principal is found, or it is refused.
 """
@@ -56,13 +56,18 @@ class Identities:
                 token = value
             elif name == b"x-forebay-tenant":
                 tenant = value
-        found = self._of_token(token) if token[: len(BEARER)].lower() == BEARER else self.anybody()
+        found = self._of_token(token) if token[: len(BEARER)].lower() == BEARER else self._of_nothing(scope)
         if tenant:
             try:
                 found = for_tenant(found, tenant.decode())
             except UnicodeDecodeError:
                 raise Invalid("x-forebay-tenant", "UTF-8") from None
         return found
+
+    def _of_nothing(self, scope: Scope) -> Context:
+        """Return the context of a request without a token: of its client certificate, or of anybody."""
+        certified = of_certificate(scope, self.auth)
+        return self.anybody() if certified is None else codec.context(0, self._limits, certified)
 
     def anybody(self) -> Context:
         """Return the context of a request without a token; raise if it needs one."""
@@ -90,6 +95,15 @@ class Identities:
         token = header[len(BEARER) :].strip().decode("latin-1")
         generation = self.auth.generation
         return Known(codec.context(0, self._limits, self.auth.principal(token)), generation)
+
+
+def of_certificate(scope: Scope, auth: Auth) -> Principal | None:
+    """Return the principal of the client certificate that a request came with; raise if that has expired."""
+    connection = scope.get("forebay.connection")
+    found: Principal | None = connection.certified if connection is not None else None
+    if found is not None:
+        auth.use(found)
+    return found
 
 
 class Identified:

@@ -15,11 +15,13 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from forebay.core.api.principals import Principal
 from forebay.core.errors import ForebayError
 from forebay.server.http.connection import Connection, HttpLimits
 from forebay.server.http.endpoint import told
 from forebay.server.http.operation import encode
 from forebay.server.http.websocket import Socket
+from forebay.server.tls import Tls
 
 CHECK_S = 1.0
 """Interval of the check for stalled clients, and of the Date header."""
@@ -33,8 +35,9 @@ class HttpListener:
     websockets: Container[str] = frozenset()
     """Paths that accept an upgrade to WebSocket; elsewhere the upgrade is ignored."""
 
-    def __init__(self, loop: AbstractEventLoop, limits: HttpLimits) -> None:
+    def __init__(self, loop: AbstractEventLoop, limits: HttpLimits, tls: Tls | None = None) -> None:
         self.limits = limits
+        self._tls = tls
         self._loop = loop
         self._state = ServerState()
         self._listeners: list[asyncio.Server] = []
@@ -64,11 +67,18 @@ class HttpListener:
     def connections(self) -> int:
         return len(self._state.connections)
 
+    def certified(self, transport: asyncio.BaseTransport) -> Principal | None:
+        """Return the principal of the certificate that a client showed."""
+        return None if self._tls is None else self._tls.principal(transport)
+
     async def listen(self, host: str, port: int) -> str:
         """Accept connections; return the address in use."""
         state, config = self._state, self._config
         kind: Any = config.http_protocol_class
-        listener = await self._loop.create_server(lambda: kind(config, state, {}, self._loop), host, port)
+        secured = {} if self._tls is None else self._tls.listening()
+        listener = await self._loop.create_server(
+            lambda: kind(config, state, {}, self._loop), host, port, **secured
+        )
         self._listeners.append(listener)
         self._tick()
         bound = listener.sockets[0].getsockname()

@@ -34,6 +34,7 @@ from forebay.server.http.routes import QUEUE, ROUTES, VIEWS
 from forebay.server.http.wire_command import CommandEndpoint
 from forebay.server.node_client import NodeClient
 from forebay.server.tcp.codec import Services
+from forebay.server.tls import Tls
 from forebay.server.webhooks.registry import Webhooks
 from forebay.server.workers import Workers
 
@@ -61,9 +62,10 @@ class HttpServer(HttpListener):
         clock: Callable[[], int],
         admin_token: str = "",
         jwt: "Jwt | None" = None,
+        tls: Tls | None = None,
     ) -> None:
         """Set up the routes; ``connections`` returns the connections of other listeners, for metrics."""
-        super().__init__(loop, limits)
+        super().__init__(loop, limits, tls)
         self.node = node
         self._version = version
         self._others = connections
@@ -74,7 +76,8 @@ class HttpServer(HttpListener):
         self.webhooks = Webhooks(self.hub, questions, loop, clock, private=limits.webhooks_private)
         self.workers = Workers(clock, loop, partial(tell_of_worker, self.hub))
         access = AccessLog(loop, limits.slow_ms)
-        self.auth = Auth(node, loop, admin_token, jwt)
+        closed = tls is not None and tls.has_principals
+        self.auth = Auth(node, loop, admin_token, jwt, closed=closed)
         self.services = Services(questions, self.polls, self.webhooks, access, self.workers, self.auth)
         self.serve(self._app(questions))
 

@@ -19,6 +19,8 @@ class Socket(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.certified = self.listener.certified(transport)
+        """The principal of the client's certificate."""
         self.went_at = 0.0
         self.unsent = 0
 

@@ -132,6 +132,8 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.buffer_bytes_max)
+        self._is_secured = transport.get_extra_info("sslcontext") is not None
+        self._who.open(self._server.certified(transport))
         if isinstance(self._codec, Attends):
             self._codec.opened(self.context, self)
         if not self._server.admit(self):
@@ -155,7 +157,14 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def eof_received(self) -> bool:
-        """End waits of a client that sends nothing more, then answer the requests received."""
+        """End waits of a client that sends nothing more, then answer the requests received.
+
+        Over TLS there is no half of a connection: the event loop closes it after what is written already.
+        What else there is to answer counts as not delivered, so that messages are not leased to nobody.
+        """
+        if self._is_secured:
+            self._ending = self._lost = True
+            return False
         self._eof = True
         self._frames.end()
         self._node.give_up(self)
@@ -242,7 +251,7 @@ class Connection(asyncio.Protocol):
             self._room = self._room or self._server.loop.create_future()
             await asyncio.shield(self._room)
         if not self._lost and not self._ending:
-            self._transport.writelines([part for body in bodies for part in self._frames.wrapped(body)])
+            self._write([part for body in bodies for part in self._frames.wrapped(body)])
 
     def _make_room(self) -> None:
         room, self._room = self._room, None
@@ -458,6 +467,8 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send replies that may leave. Replies that the client can't read yet are not even encoded."""
+        if self._lost:
+            return
         ready, wrapped, access = self._ready, self._frames.wrapped, self._server.access
         over_s, is_act = access.over_s, access.is_act
         while ready and not self._write_paused:
@@ -472,12 +483,18 @@ class Connection(asyncio.Protocol):
                 out += wrapped(body)
                 size += len(body)
                 self._in_flight -= 1
-            self._transport.writelines(out)
+            self._write(out)
         # Replies that left made room: carry on with requests that waited for it.
         if (self._frames.waiting or self._eof) and not self._blocked():
             self._plan_pump()
         if self._ending:
             self._close_if_done()
+
+    def _write(self, parts: list[bytes]) -> None:
+        """Write what may be many small parts. Over TLS each would be a record of its own: they are joined."""
+        if self._is_secured:
+            parts = [b"".join(parts)]
+        self._transport.writelines(parts)
 
     def _tell(self, request: Request | None, reply: Any, took: float, body: bytes) -> None:
         """Have the log tell of a request, if it is to."""

@@ -5,9 +5,11 @@ from asyncio import AbstractEventLoop
 from itertools import count
 
 from forebay.broker.node import Node
+from forebay.core.api.principals import Principal
 from forebay.server.access_log import AccessLog
 from forebay.server.tcp.codec import Codec, Services
 from forebay.server.tcp.connection import STALL_CHECK_S, Connection, TcpLimits
+from forebay.server.tls import Tls
 
 OWNERS = count(1)
 """Numbers of connections, of all listeners: leases are known by them."""
@@ -24,7 +26,9 @@ class TcpServer:
         codec: Codec,
         services: Services | None,
         carrier: str = "tcp",
+        tls: Tls | None = None,
     ) -> None:
+        """``tls`` is for its TCP sockets; Unix sockets are plain."""
         self.node = node
         self.loop = loop
         self.limits = limits
@@ -33,6 +37,7 @@ class TcpServer:
         """None: requests that are more than one command of the core are refused."""
         self.carrier = carrier
         """What lines of the log call it."""
+        self._tls = tls
         self.access = AccessLog(loop) if services is None else services.access
         self._connections: dict[Connection, None] = {}
         self._listeners: list[asyncio.Server] = []
@@ -41,7 +46,8 @@ class TcpServer:
 
     async def listen_tcp(self, host: str, port: int) -> str:
         """Accept TCP connections; return the address in use."""
-        listener = await self.loop.create_server(lambda: Connection(self), host, port)
+        secured = {} if self._tls is None else self._tls.listening()
+        listener = await self.loop.create_server(lambda: Connection(self), host, port, **secured)
         self._listeners.append(listener)
         bound = listener.sockets[0].getsockname()
         return f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
@@ -51,6 +57,10 @@ class TcpServer:
         listener = await self.loop.create_unix_server(lambda: Connection(self), path)
         self._listeners.append(listener)
         return path
+
+    def certified(self, transport: asyncio.BaseTransport) -> Principal | None:
+        """Return the principal of the certificate that a client showed."""
+        return None if self._tls is None else self._tls.principal(transport)
 
     @property
     def connections(self) -> int:

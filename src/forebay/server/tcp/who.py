@@ -1,4 +1,7 @@
-"""Who a connection is: its principal, from when it opens or shows a token until the token is good no more."""
+"""Who a connection is: its principal, from when it opens or shows a token until that is good no more.
+
+A token that it shows counts more than the client certificate it opened with.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,8 +14,8 @@ from forebay.core.errors import ForebayError
 from forebay.server.tcp.codec import Codec
 
 ENDED = (
-    "the token of this connection is good no more: it was revoked, it has expired, or the server asks for "
-    "tokens from now on"
+    "the token, or certificate, of this connection is good no more: it was revoked, it has expired, or the "
+    "server asks for tokens from now on"
 )
 
 
@@ -44,6 +47,7 @@ class Who:
         """``ended`` is called with its context once the principal is none any more.
 
         Without ``auth``, anyone may do all.
+        It has no principal before ``open``: a connection that never ends its TLS handshake leaves nothing.
         """
         self._codec, self._auth, self._owner, self._limits, self._ended = codec, auth, owner, limits, ended
         self._opened_at = now
@@ -53,7 +57,11 @@ class Who:
         self.principal: Principal | None
         self.context: Any
         """What requests are given."""
-        self._become(codec.anonymous(auth) if auth is not None else ANYONE)
+
+    def open(self, certified: Principal | None) -> None:
+        """Begin as the principal of the client certificate, if there is one, else as who shows nothing."""
+        auth = self._auth
+        self._become(certified or (self._codec.anonymous(auth) if auth is not None else ANYONE))
 
     @property
     def is_known(self) -> bool:

@@ -12,7 +12,7 @@ from forebay.server.flashq.door import Door
 from forebay.server.flashq.web.commands import Refused
 from forebay.server.flashq.web.envelope import send_refusal
 from forebay.server.http.endpoint import stop_reading
-from forebay.server.http.identity import AUTH, CONTEXT
+from forebay.server.http.identity import AUTH, CONTEXT, of_certificate
 from forebay.server.http.request_body import header
 from forebay.server.operations.carried import Context
 
@@ -59,7 +59,7 @@ class Bearers:
         if token := _given(scope):
             found = self._of(token)
         else:
-            found = self._door.anonymous(self._auth)
+            found = self._certified(scope) or self._door.anonymous(self._auth)
             if found is None and self._incoming_signed and path.startswith(INCOMING):
                 found = OF_SIGNATURE
         if found is None:
@@ -67,6 +67,12 @@ class Bearers:
         if path == METRICS and not (found.may((READ,)) and found.tenant == DEFAULT and not found.queues):
             raise Refused(403, "These metrics are for tokens of the tenant default with the role read")
         return found
+
+    def _certified(self, scope: Scope) -> Principal | None:
+        try:
+            return of_certificate(scope, self._auth)
+        except ForebayError:
+            return None
 
     def _of(self, token: str) -> Principal | None:
         try:

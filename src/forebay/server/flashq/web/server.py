@@ -32,6 +32,7 @@ from forebay.server.http.connection import HttpLimits
 from forebay.server.http.endpoint import respond, while_there
 from forebay.server.http.listener import HttpListener
 from forebay.server.tcp.codec import Services
+from forebay.server.tls import Tls
 
 _encode = msgspec.json.Encoder().encode
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
@@ -62,9 +63,10 @@ class FlashqHttp(HttpListener):
         version: str,
         clock: Callable[[], int],
         connections: Callable[[], Mapping[str, int]] = dict,
+        tls: Tls | None = None,
     ) -> None:
         """Set up the routes; ``connections`` returns those of all listeners, ``tokens`` is their number."""
-        super().__init__(loop, limits)
+        super().__init__(loop, limits, tls)
         questions = services.questions
         self.feeds = Feeds(services.polls.hub, questions, loop, clock)
         self._access = services.access
