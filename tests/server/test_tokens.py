@@ -1,5 +1,9 @@
 """Tokens and tenants: made, shown, revoked, expired; and a server that is open until it has an admin."""
 
+import json
+import os
+import re
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
@@ -15,6 +19,7 @@ from tests.server.http.streaming import Stream
 from tests.server.http.talking import Http, bearer
 from tests.serving import Raw, Reply, Server, framed, packed, pop, push, refused
 
+OPERATIONS = (Path(__file__).parents[2] / "docs" / "OPERATIONS.md").read_text()
 NOBODYS = f"fb_{'0' * 12}_{'A' * 43}"
 """A token of the right form that no server has made."""
 
@@ -203,6 +208,21 @@ def test_a_token_expires_on_an_open_connection(server: Server, admin: Http) -> N
         assert client.eof()
     with server.connect() as client:
         assert refused(client.ask({"cmd": "AUTH", "token": token}), "denied")
+
+
+def test_what_the_documents_show_makes_a_token(server: Server) -> None:
+    (shown,) = re.findall(r"```sh tenants\n.*\n(curl .*)\n```", OPERATIONS)
+    shown = shown.replace("localhost:8080", server.http)
+    environment = {**os.environ, "FOREBAY_ADMIN_TOKEN": ADMIN}
+    ran = subprocess.run(["sh", "-c", f"exec {shown} -s"], env=environment, capture_output=True, check=True)
+    made = json.loads(ran.stdout)
+    assert (made["tenant"], made["role"], made["queues"], made["name"]) == (
+        "acme",
+        "write",
+        ["orders*"],
+        "ci",
+    )
+    assert made["expires_at"] == made["created_at"] + 90 * 86_400_000
 
 
 # A server that nobody has secured.
