@@ -102,6 +102,7 @@ bench: .venv/bench.txt   ## figures of this machine, side by side with a peer
 	@$(BIN)/python -m bench.queues
 	@$(BIN)/python -m bench.wire
 	@$(BIN)/python -m bench.http
+	@$(BIN)/python -m bench.identity
 	@$(BIN)/python -m bench.stores
 	@$(BIN)/python -m bench.spark
 	@$(BIN)/python -m bench.tasks

@@ -155,9 +155,19 @@ def redis_reply(connection: socket.socket) -> None:
 Reader = Callable[[socket.socket], None]
 
 
-def load(port: int, request: bytes, connections: int, rounds: int, read: Reader = framed_reply) -> float:
-    """Requests a second over several connections, each with one request at a time."""
+def load(
+    port: int,
+    request: bytes,
+    connections: int,
+    rounds: int,
+    read: Reader = framed_reply,
+    first: bytes = b"",
+) -> float:
+    """Requests a second over several connections, each with one at a time, after what comes first."""
     open_ = [connect(port) for _ in range(connections)]
+    for connection in open_ if first else ():
+        connection.sendall(first)
+        read(connection)
     start = time.perf_counter()
     for _ in range(rounds):
         for connection in open_:

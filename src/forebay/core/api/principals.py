@@ -76,10 +76,14 @@ ANYONE = Principal(name="anyone")
 
 def has_queue(patterns: Patterns, queue: str) -> bool:
     """Return whether a queue matches one of the patterns; without any, each does."""
-    return not patterns or any(matches(each, queue) for each in patterns)
+    return not patterns or _has(tuple(patterns), queue)
 
 
 @lru_cache(maxsize=100_000)
+def _has(patterns: tuple[str, ...], queue: str) -> bool:
+    return any(matches(each, queue) for each in patterns)
+
+
 def matches(pattern: str, name: str) -> bool:
     """Return whether a name matches a pattern, in one pass: no pattern takes long.
 

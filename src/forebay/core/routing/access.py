@@ -5,7 +5,7 @@ Most principals are for all queues, and nothing here is run for them.
 
 from collections.abc import Iterable
 
-from forebay.core.api.commands import Backup, Command, Hold
+from forebay.core.api.commands import Backup, Command, Hold, Pop, Push
 from forebay.core.api.principals import Patterns, has_queue
 from forebay.core.api.queries import CronList, FindJob, ListQueues, Stats
 from forebay.core.api.tenants import OfControl
@@ -14,6 +14,13 @@ from forebay.core.routing.spread import Touched, touched
 
 LISTS = (ListQueues, Stats, CronList, FindJob)
 """Queries that say themselves which queues they are about."""
+
+
+def is_plain(command: Command, patterns: Patterns) -> bool:
+    """Return whether a command is about one queue and nothing else, and that matches: most are."""
+    if isinstance(command, Pop) or (isinstance(command, Push) and not command.attributes.depends_on):
+        return has_queue(patterns, command.queue)
+    return False
 
 
 def about(command: Command, patterns: Patterns, *, is_spread: bool) -> Touched:
