@@ -1,6 +1,6 @@
 """What it costs to ask everybody who he is: a server that asks for tokens beside one that asks nobody.
 
-Both run the same program in one run, and are measured in turns on the same core. What patterns of queues cost,
+Both run the same program in one run, and are measured in turns on one core. What patterns of queues cost,
 the rows of ``narrowed`` tell: such a token is for the queues that match one of ten patterns.
 """
 

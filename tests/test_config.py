@@ -6,7 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from forebay.config import LATER, BadSettings, Settings, about, address, default, load, names
+from forebay.client.access import VARIABLES
+from forebay.client.address import SERVER_VARIABLE
+from forebay.config import (
+    LATER,
+    OF_CLIENTS,
+    PREFIX,
+    BadSettings,
+    Settings,
+    about,
+    address,
+    default,
+    load,
+    names,
+)
 from forebay.store.memory import MemoryStore
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.rocksdb.store import RocksStore
@@ -215,6 +228,9 @@ def test_principals_of_certificates_are_all_checked(problems: Problems) -> None:
 
 def test_the_address_a_client_asks_is_no_setting_of_the_server(settings: Load) -> None:
     assert settings(environment={"FOREBAY_SERVER": "127.0.0.1:1"}) == Settings()
+    of_clients = dict.fromkeys((SERVER_VARIABLE, *VARIABLES.values()), "of a client")
+    assert settings(environment=of_clients) == Settings()
+    assert {each.removeprefix(PREFIX) for each in of_clients} == OF_CLIENTS
 
 
 def test_what_comes_later_is_refused_by_name(problems: Problems) -> None:

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import forebay
-from forebay.client import types
-from forebay.client.sync import transactions, values
+from forebay.client import identities, types
+from forebay.client.sync import tenants, transactions, values
 from forebay.client.tasks import app, flow, task
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a script, it has only its own folder
@@ -56,6 +56,8 @@ def reference() -> str:
     others: dict[str, Any] = {"Optioned": task.Optioned, "Call": task.Call, "Flow": flow.Flow}
     others |= {
         **_classes_of(types),
+        **_classes_of(identities),
+        **_classes_of(tenants),
         **_classes_of(values),
         **_classes_of(transactions),
         "CronTask": app.CronTask,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 CLIENT = Path(__file__).parent.parent / "src" / "forebay" / "client"
-NAMES = ("requests", "client", "messages", "dead_letters", "queues", "transactions", "values")
+NAMES = ("requests", "client", "messages", "dead_letters", "queues", "tenants", "transactions", "values")
 HEAD = '"""Generated from ``aio/{name}.py`` by tools/make_sync.py: change that, and run ``make sync``."""\n'
 
 WORDS = (

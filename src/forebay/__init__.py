@@ -3,7 +3,7 @@
 __version__ = "0.1.0"
 
 from forebay.client.aio.client import Client
-from forebay.client.errors import Disconnected, NotForebay
+from forebay.client.errors import Disconnected, NotForebay, NotTrusted
 from forebay.client.sync.client import SyncClient
 from forebay.client.tasks.app import App
 from forebay.client.tasks.flow import chain, group
@@ -31,6 +31,7 @@ __all__ = [
     "NotDone",
     "NotForebay",
     "NotFound",
+    "NotTrusted",
     "ForebayError",
     "Pushed",
     "PushedMany",

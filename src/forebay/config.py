@@ -31,6 +31,9 @@ OFF = "off"
 """Address of a listener that does not run; also switches other settings off."""
 ON = "on"
 
+OF_CLIENTS = frozenset({"SERVER", "TOKEN", "TENANT", "CA", "CERT", "KEY"})
+"""Variables with our prefix that are for clients: a server does not take them for settings."""
+
 LATER = {
     "grpc": "gRPC",
     "capnp": "Cap'n Proto",
@@ -380,7 +383,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environment.items()
-        if name.startswith(PREFIX) and name != f"{PREFIX}SERVER"
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in OF_CLIENTS
     }
 
 

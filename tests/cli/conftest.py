@@ -4,10 +4,12 @@ import io
 import sys
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from forebay.cli.main import main
+from forebay.client.access import VARIABLES
 from forebay.client.sync.client import SyncClient
 from tests.cli.running import Done, Run
 from tests.serving import Server
@@ -29,9 +31,14 @@ def client(server: Server) -> Iterator[SyncClient]:
 
 
 @pytest.fixture
-def cli(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process, against the server."""
+def cli(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Run:
+    """Runs a command in this process, against the server, as somebody who has never logged in."""
     monkeypatch.setenv("FOREBAY_SERVER", server.tcp)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in VARIABLES.values():
+        monkeypatch.delenv(name, raising=False)
 
     def ran(*arguments: str, stdin: bytes = b"") -> Done:
         with monkeypatch.context() as patch:

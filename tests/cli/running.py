@@ -52,7 +52,8 @@ def command(*arguments: str) -> list[str]:
 
 def environment(**extra: str) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
-    return plain | {"FOREBAY_HTTP": "off"} | extra
+    # Contexts of whoever runs the tests must not be found.
+    return plain | {"FOREBAY_HTTP": "off", "XDG_CONFIG_HOME": os.devnull} | extra
 
 
 def run(cwd: Path, *arguments: str, stdin: str = "", **variables: str) -> Done:

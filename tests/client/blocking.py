@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from inspect import isawaitable
 from typing import Any
 
+from forebay.client.aio.tenants import Tenants, Tokens
 from forebay.client.aio.values import Values
 
 
@@ -26,7 +27,7 @@ class Blocking:
             return self._await(found)
         if hasattr(found, "__aiter__"):
             return self._each(found)
-        wrapped = isinstance(found, Values) or hasattr(found, "__aenter__")
+        wrapped = isinstance(found, Values | Tenants | Tokens) or hasattr(found, "__aenter__")
         return Blocking(found, self._runner) if wrapped else found
 
     def _await(self, found: Any) -> Any:

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ def dial(request: pytest.FixtureRequest) -> Iterator[Dial]:
     with asyncio.Runner() as runner:
         made: list[Blocking] = []
 
-        def dialled(server: str, **settings: float) -> Blocking:
+        def dialled(server: str, **settings: Any) -> Blocking:
             kind = SyncClient if request.param == "SyncClient" else Client
             made.append(Blocking(kind(server, **settings), runner))
             return made[-1]

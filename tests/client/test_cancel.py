@@ -47,7 +47,7 @@ def between(request: pytest.FixtureRequest, proxy: Proxy, web_proxy: Proxy) -> P
     return web_proxy
 
 
-def run(work: Callable[[Client], Awaitable[None]], server: str, **settings: float) -> None:
+def run(work: Callable[[Client], Awaitable[None]], server: str, **settings: Any) -> None:
     async def working() -> None:
         async with Client(server, **settings) as client:
             await work(client)

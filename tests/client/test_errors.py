@@ -308,7 +308,7 @@ def stranger(answer: bytes) -> Iterator[tuple[str, list[object]]]:
             "is no Forebay server, and answered SSH-2.0-OpenSSH_9.2; use the TCP port",
         ),
         (b"<!DOCTYPE html>\r\n", "is no Forebay server, and answered <!DOCTYPE html>; use the TCP port"),
-        (b"\x15\x03\x01\x00\x02\x02\x0a", "speaks TLS: use https://127.0.0.1:"),
+        (b"\x15\x03\x01\x00\x02\x02\x0a", "speaks TLS: use tls://127.0.0.1:"),
         (b'\x00\x00\x00\x12{"ok":false,"a":1}', 'is no Forebay server, and answered {"ok":false,"a":1}; use'),
     ],
 )

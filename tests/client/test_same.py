@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from forebay.client.aio import transactions as aio_transactions, values as aio_values
+from forebay.client.aio import tenants as aio_tenants, transactions as aio_transactions, values as aio_values
 from forebay.client.aio.client import Client
 from forebay.client.aio.messages import OUT_OF_TIME
-from forebay.client.sync import transactions, values
+from forebay.client.sync import tenants, transactions, values
 from forebay.client.sync.client import SyncClient
 from forebay.core.delivery import give_back
 
 ROOT = Path(__file__).parent.parent.parent
 PAIRS = [
     (Client, SyncClient),
+    (aio_tenants.Tenants, tenants.Tenants),
+    (aio_tenants.Tokens, tenants.Tokens),
     (aio_transactions.Transaction, transactions.Transaction),
     (aio_values.Values, values.Values),
 ]

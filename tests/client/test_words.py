@@ -10,6 +10,7 @@ import pytest
 
 from forebay import client
 from forebay.client.aio.client import Client
+from forebay.client.aio.tenants import Tenants, Tokens
 from forebay.client.aio.transactions import Transaction
 from forebay.client.aio.values import Values
 from forebay.client.tasks.app import Backend
@@ -78,11 +79,14 @@ def test_the_options_of_a_message_are_those_of_the_wire() -> None:
     assert not of_messages & {"durability", "idempotency_key"}
 
 
+MAKERS = (Client, Tenants, Tokens, Values, Transaction, Backend)
+
+
 def test_every_operation_has_a_method_or_a_reason_for_having_none() -> None:
     without = [name for name, _ in WITHOUT_A_METHOD]
     assert len(set(without)) == len(without)
-    assert made_by(Client, Values, Transaction, Backend) | {*without} == {each.name for each in OPERATIONS}
-    assert not made_by(Client, Values, Transaction, Backend) & {*without}
+    assert made_by(*MAKERS) | {*without} == {each.name for each in OPERATIONS}
+    assert not made_by(*MAKERS) & {*without}
 
 
 @pytest.mark.parametrize("path", sorted(HOME.rglob("*.py")), ids=lambda path: str(path.relative_to(HOME)))

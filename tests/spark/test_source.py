@@ -232,7 +232,7 @@ def test_sql_reads_a_queue(place: Place) -> None:
         ({"server": "127.0.0.1:1"}, 'option "server"'),
         ({"server": "tcp://127.0.0.1:1"}, 'correct option "server"'),
         ({"server": "unix:///nowhere/at/all.sock"}, 'correct option "server"'),
-        ({"token": "secret"}, 'option "token"'),
+        ({"ca": "ca.pem"}, 'option "ca"'),
         ({"colour": "red"}, 'option "colour"'),
         ({"startingofsets": "latest"}, "did you mean startingOffsets"),
         ({"startingOffsets": "yesterday"}, 'option "startingOffsets"'),

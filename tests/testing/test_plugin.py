@@ -45,6 +45,19 @@ def test_server(forebay_server, forebay_client) -> None:
     assert forebay_server.pushed("q") == [1]
 
 
+def test_tenants(forebay_secured, forebay_admin, forebay_tenant) -> None:
+    acme, pops = forebay_tenant(), forebay_tenant("acme", "pop", ["mail*"])
+    acme.push("mail", 1)
+    assert pops.pop("mail").payloads == [1]
+    with pytest.raises(forebay.Denied):
+        pops.push("mail", 2)
+    with pytest.raises(forebay.NotFound):
+        forebay_tenant("other").queue("mail")
+    assert [each.tenant for each in forebay_admin.tenants.list()][:2] == ["acme", "default"]
+    with pytest.raises(forebay.Denied):
+        forebay_secured.client(token="").stats()
+
+
 def test_each_test_has_its_own(forebay_server) -> None:
     assert forebay_server.pushed("q") == []
 """

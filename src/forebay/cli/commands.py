@@ -6,11 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec.structs import asdict
 
 from forebay.cli.errors import SERVER, CliError
 from forebay.client.address import DEFAULT_SERVER, SERVER_VARIABLE
 
 if TYPE_CHECKING:
+    from forebay.client.access import Access
     from forebay.client.sync.client import SyncClient
 
 COMPLETE_S = 1.0
@@ -29,9 +31,18 @@ class Command(click.Command):
     def __init__(self, *given: Any, example: str, **more: Any) -> None:
         super().__init__(*given, **more)
         self.example = example
+        taken = {each for param in self.params for each in param.opts}
+        if "--server" in taken:
+            self.params += [each for each in access_options() if taken.isdisjoint(each.opts)]
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _usage(self, ctx, formatter)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        names = [each.opts[0] for each in self.params if (each.name or "").startswith(OF_ACCESS)]
+        if names:
+            formatter.write(f"\n  Also those of forebay: {', '.join(names)}\n")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(f"\nExample:\n  {self.example}\n")
@@ -111,12 +122,53 @@ class LazyGroup(Group):
 
 # Shared options.
 
+OF_ACCESS = "access_"
+"""How the names of the options begin that say who asks. They are kept beside the arguments of commands."""
+ABOUT_ACCESS = {
+    "token": ("TOKEN", "Who you are (FOREBAY_TOKEN). Others of this machine see it: better log in."),
+    "tenant": ("TENANT", "The tenant that an admin acts for (FOREBAY_TENANT)."),
+    "ca": ("FILE", "Authorities to trust instead of the system's, as PEM (FOREBAY_CA)."),
+    "cert": ("FILE", "Your own certificate, as PEM (FOREBAY_CERT)."),
+    "key": ("FILE", "Its private key (FOREBAY_KEY)."),
+    "context": ("NAME", "The server and identity of this context (see login)."),
+}
+
+
+def access_options(*, hidden: bool = True) -> list[click.Option]:
+    """Return the options that say who asks: they may stand behind forebay, or behind a command."""
+    return [
+        click.Option(
+            [f"--{name}", OF_ACCESS + name],
+            metavar=metavar,
+            help=about,
+            hidden=hidden,
+            expose_value=False,
+            callback=_keep,
+        )
+        for name, (metavar, about) in ABOUT_ACCESS.items()
+    ]
+
+
+def _keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.meta[str(option.name)] = value
+
+
+def given_access() -> tuple["Access", str | None]:
+    """Return who asks as flags say, and the context that they name."""
+    from forebay.client.access import Access
+
+    here = click.get_current_context(silent=True)
+    meta = here.meta if here is not None else {}
+    given = {name: meta.get(OF_ACCESS + name) for name in ABOUT_ACCESS}
+    name = given.pop("context")
+    return Access(**given), name
+
 
 def finds_server(function: Function) -> Function:
     where = "HOST:PORT, the path of a Unix socket, or a URL"
     return click.option(
         "--server",
-        envvar=SERVER_VARIABLE,
         metavar="ADDRESS",
         help=f"{where} ({SERVER_VARIABLE}; default {DEFAULT_SERVER}).",
     )(function)
@@ -145,12 +197,18 @@ def may_ask(function: Function) -> Function:
     return click.option("--yes", is_flag=True, help=about)(function)
 
 
-def connected(server: str | None, *, timeout_s: float = 30.0) -> "SyncClient":
-    """Return a client of the selected server, without waiting for one that is not there."""
+def connected(server: str | None, *, timeout_s: float = 30.0, access: "Access | None" = None) -> "SyncClient":
+    """Return a client of the selected server, without waiting for one that is not there.
+
+    ``access`` is how to get in, if that is not what flags, environment and context say.
+    """
+    from forebay.cli.contexts import selected
     from forebay.client.sync.client import SyncClient
 
+    if access is None:
+        server, access = selected(server, *given_access())
     try:
-        return SyncClient(server, timeout_s=timeout_s, retry_s=0)
+        return SyncClient(server, **asdict(access), timeout_s=timeout_s, retry_s=0)
     except ImportError as error:
         raise CliError(str(error), code=SERVER) from None
 
@@ -160,7 +218,10 @@ def known_queues(context: click.Context, _: click.Parameter, incomplete: str) ->
     from forebay.core.errors import ForebayError
 
     try:
-        with connected(context.params.get("server"), timeout_s=COMPLETE_S) as client:
+        with (
+            context.scope(cleanup=False),
+            connected(context.params.get("server"), timeout_s=COMPLETE_S) as client,
+        ):
             return [each.queue for each in client.queues() if each.queue.startswith(incomplete)]
     except (CliError, ForebayError, OSError):
         return []

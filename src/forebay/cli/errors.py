@@ -13,6 +13,18 @@ CODES = {"busy": SERVER, "disconnected": SERVER, "denied": DENIED, "damaged": DA
 """Exit codes by error code; all others are 1."""
 
 
+LOG_IN = (
+    (
+        "Authentication required",
+        "Authentication required",
+        "log in: forebay login, or give --token (FOREBAY_TOKEN)",
+    ),
+    ("this token is not", "", "log in with that one: forebay login"),
+    ("the token of this connection", "", "log in again: forebay login"),
+)
+"""How what a server says to those whom it does not know begins, what is said of it here, and what to do."""
+
+
 class CliError(Exception):
     """An error, and what to do about it, one line each, with the exit code."""
 
@@ -30,4 +42,7 @@ def told(error: ForebayError) -> CliError:
     """
     speaks_for_itself = error.code == "disconnected"
     line = error.message if speaks_for_itself else f"{error.code}: {error.message}"
+    for begins, said, hint in LOG_IN if error.code == "denied" else ():
+        if error.message.startswith(begins):
+            return CliError(f"denied: {said or error.message}", hint, code=DENIED)
     return CliError(line, *getattr(error, "__notes__", ()), code=CODES.get(error.code, USAGE))

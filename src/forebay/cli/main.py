@@ -8,7 +8,7 @@ import msgspec
 from click.exceptions import Exit, NoArgsIsHelpError
 
 from forebay import __version__
-from forebay.cli.commands import LazyGroup
+from forebay.cli.commands import LazyGroup, access_options
 from forebay.cli.errors import ABOUT, DONE, SERVER, USAGE, CliError, told
 from forebay.core.errors import ForebayError
 
@@ -47,6 +47,14 @@ SECTIONS = {
         "stats": "watch:stats",
         "workers": "workers:workers",
     },
+    "Access": {
+        "login": "login:login",
+        "logout": "login:logout",
+        "context": "login:context",
+        "whoami": "login:whoami",
+        "token": "tokens:token",
+        "tenant": "tenants:tenant",
+    },
     "Data": {
         "backup": "files:backup",
         "restore": "files:restore",
@@ -61,7 +69,13 @@ SECTIONS = {
 }
 """All commands by heading: the module of each, and its name there."""
 
-cli = LazyGroup(PROGRAM, sections=SECTIONS, help="A message and job queue.", epilog=ABOUT)
+cli = LazyGroup(
+    PROGRAM,
+    sections=SECTIONS,
+    help="A message and job queue.",
+    epilog=ABOUT,
+    params=[*access_options(hidden=False)],
+)
 click.version_option(__version__, message=f"{PROGRAM} %(version)s")(cli)
 
 

@@ -56,6 +56,23 @@ def time_of(text: str) -> int:
     return round(when.timestamp() * 1000)
 
 
+class Span(click.ParamType[int]):
+    """A length of time, in ms: 90d, 12h, 30m, 45s."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        number, unit = value[:-1], value[-1:]
+        if unit not in UNITS_MS or not number.isascii() or not number.isdigit() or not int(number):
+            self.fail(f"{value!r} is not a time such as 90d, 12h, 30m or 45s", param, ctx)
+        return int(number) * UNITS_MS[unit]
+
+
+UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
 class Pair(click.ParamType[tuple[str, str]]):
     """NAME=VALUE."""
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from forebay.cli.commands import Command, finds_server
+from forebay.cli.commands import Command, finds_server, given_access
+from forebay.cli.contexts import selected
 from forebay.cli.errors import DONE
 
 
@@ -39,13 +39,13 @@ from forebay.cli.errors import DONE
 @finds_server
 def worker(target: str, queues: str | None, log_format: str, log_level: str, **given: Any) -> int:
     """Run the tasks of an application until SIGTERM or Ctrl-C."""
-    from forebay.client.worker.main import run_worker
+    from forebay.client.worker.main import find_app, run_worker
     from forebay.logs import set_up_logs
 
     set_up_logs(log_level, log_format)
+    app = find_app(target)
+    place, access = selected(given.pop("server") or app.server, *given_access(), own=app.access)
     names = [each.strip() for each in queues.split(",") if each.strip()] if queues else None
-    if click.get_current_context().get_parameter_source("server") is ParameterSource.ENVIRONMENT:
-        del given["server"]  # as for its pushes, the app's own address comes first
     settings = {name: value for name, value in given.items() if value is not None}
-    run_worker(target, queues=names, **settings)
+    run_worker(app, queues=names, server=place, access=access, **settings)
     return DONE

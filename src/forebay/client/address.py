@@ -1,4 +1,4 @@
-"""Server addresses: tcp://HOST:PORT, unix://PATH, http://HOST:PORT, https://HOST; HOST:PORT, or a path."""
+"""Server addresses: tcp:// or tls://HOST:PORT, unix://PATH, http:// or https://HOST; HOST:PORT, or a path."""
 
 import os
 from urllib.parse import urlsplit
@@ -25,10 +25,22 @@ def is_web(server: str) -> bool:
     return server.startswith(("http://", "https://"))
 
 
+def is_tls(server: str) -> bool:
+    """Return whether what is said to a server is protected by TLS.
+
+    >>> [is_tls(each) for each in ("tls://queue.example:6780", "https://queue.example", "queue.example:6780")]
+    [True, True, False]
+    """
+    return server.startswith(("tls://", "https://"))
+
+
+TLS_SCHEMES = "tls://HOST:PORT or https://HOST"
+
+
 def where(server: str) -> str | tuple[str, int]:
     """Return the path of a socket, or a host and its port.
 
-    >>> where("tcp://[::1]:6780"), where("10.0.0.7:6780"), where("unix:///run/forebay.sock")
+    >>> where("tcp://[::1]:6780"), where("tls://10.0.0.7:6780"), where("unix:///run/forebay.sock")
     (('::1', 6780), ('10.0.0.7', 6780), '/run/forebay.sock')
     """
     scheme, found, rest = server.partition("://")
@@ -37,8 +49,8 @@ def where(server: str) -> str | tuple[str, int]:
         return rest
     host, _, port = rest.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
-    if (found and scheme != "tcp") or not host or "/" in host or not is_port:
-        raise Invalid("server", "HOST:PORT or the path of a Unix socket")
+    if (found and scheme not in ("tcp", "tls")) or not host or "/" in host or not is_port:
+        raise Invalid("server", "HOST:PORT, tls://HOST:PORT or the path of a Unix socket")
     return host.strip("[]"), int(port)
 
 
@@ -77,10 +89,12 @@ def stranger(server: str, begins: bytes) -> NotForebay:
     >>> print(stranger("tcp://127.0.0.1:8080", b"HTTP/1.1 400 Bad Request"))
     127.0.0.1:8080 speaks HTTP: use http://127.0.0.1:8080, or the TCP port (6780 by default)
     """
-    place = shown(server).removeprefix("tcp://")
-    for first, name, scheme in (b"HTTP/", "HTTP", "http"), (TLS_ALERT, "TLS", "https"):
+    place = shown(server).removeprefix("tcp://").removeprefix("tls://")
+    http = "https" if is_tls(server) else "http"
+    tls = f"tls://{place}, or https://{place}"
+    for first, name, url in (b"HTTP/", "HTTP", f"{http}://{place}"), (TLS_ALERT, "TLS", tls):
         if begins.startswith(first):
-            use = "" if isinstance(where(server), str) else f"{scheme}://{place}, or "
+            use = "" if isinstance(where(server), str) else f"{url}, or "
             return NotForebay(f"{place} speaks {name}: use {use}{TCP_PORT}")
     answered = said(begins) or "nothing"
     return NotForebay(
@@ -99,7 +113,7 @@ def not_web(server: str) -> NotForebay:
 
 
 def not_secure(server: str) -> NotForebay:
-    """Return the error for what answers at an https:// address, and does not speak TLS.
+    """Return the error for what answers at an https:// or tls:// address, and does not speak TLS.
 
     >>> print(not_secure("https://10.0.0.7:80"))
     10.0.0.7:80 does not speak TLS: use http://10.0.0.7:80 if that is HTTP, or 10.0.0.7:80 if it is TCP
@@ -125,9 +139,15 @@ TCP_PORT = "the TCP port (6780 by default)"
 HTTP_PORT = "the HTTP port (8080 by default)"
 
 
-def lost(server: str, why: object) -> Disconnected:
-    """Return the error for a connection that was lost while a request was on its way."""
-    return Disconnected(f"the connection to {shown(server)} was lost: {why}")
+def lost(server: str, why: object, *, is_new: bool = False) -> Disconnected:
+    """Return the error for a connection that was lost while a request was on its way.
+
+    ``is_new`` says that nothing was answered on it: many servers that miss a certificate just close it.
+    """
+    hint = "; if it asks clients for a certificate, name its files as cert and key"
+    return Disconnected(
+        f"the connection to {shown(server)} was lost: {why}{hint if is_new and is_tls(server) else ''}"
+    )
 
 
 def silent(server: str, timeout_s: float) -> Disconnected:

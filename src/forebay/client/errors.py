@@ -5,6 +5,7 @@
     ├── Refused          an error of the server whose code this client does not know
     └── Disconnected     the server could not be reached, or did not respond
         └── NotForebay   something else than a Forebay server responds at the address
+            └── NotTrusted   over TLS, one of the two does not trust the certificate of the other
 
 All have a stable ``code``, and ``details`` for programs.
 """
@@ -31,6 +32,10 @@ class NotForebay(Disconnected):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, sent=False)
+
+
+class NotTrusted(NotForebay):
+    """Over TLS, a certificate was not trusted. Nothing was sent, and nothing is sent again."""
 
 
 class Refused(ForebayError):

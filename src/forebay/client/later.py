@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec import Raw, Struct, field, json
 
+from forebay.client.access import NO_ACCESS, Access
 from forebay.client.address import check_address
 from forebay.client.backoff import wait_s
 from forebay.client.errors import Disconnected
@@ -148,9 +149,9 @@ class Refusals(Struct, eq=False):
 class Later:
     """A buffer of pushes, and the thread that sends them. Any thread may add to it."""
 
-    def __init__(self, server: str, timeout_s: float) -> None:
+    def __init__(self, server: str, timeout_s: float, access: Access = NO_ACCESS) -> None:
         check_address(server)  # the thread could tell nobody
-        self._server, self._timeout_s = server, timeout_s
+        self._server, self._timeout_s, self._access = server, timeout_s, access
         self._is_closed = False
         self._begin()
         _all.add(self)
@@ -195,7 +196,7 @@ class Later:
             self._changed.notify_all()
 
     def _start(self) -> None:
-        asking = Asking(self._server, timeout_s=self._timeout_s, retry_s=0)
+        asking = Asking(self._server, self._access, timeout_s=self._timeout_s, retry_s=0)
         thread = threading.Thread(target=self._work, args=(asking,), name="forebay-later", daemon=True)
         thread.start()
         self._thread = thread

@@ -5,9 +5,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from forebay.client.access import NO_ACCESS, Access, tls_problem
 from forebay.client.address import stranger, where as where
 from forebay.client.errors import Disconnected as Disconnected, Refused as Refused
 from forebay.client.outcome import Outcome
+from forebay.client.sync.connection import secured
 from forebay.wire.framing import BEGINS_BYTES, FRAME_BYTES_MAX, HEAD
 
 CHUNK = 1 << 20
@@ -32,15 +34,25 @@ def _fine(answer: T, outcome: Outcome) -> T:
 class Wire:
     """A connection. ``server`` is HOST:PORT, with or without tcp://, or the path of a Unix socket.
 
-    A path has a slash or no colon, and may follow unix://.
+    A path has a slash or no colon, and may follow unix://. With tls:// the connection is protected.
     """
 
-    def __init__(self, server: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, server: str, *, timeout_s: float = 30.0, access: Access = NO_ACCESS) -> None:
+        """``access`` is taken as it is, without the environment."""
         self._server, self._timeout_s = server, timeout_s
+        self._tenant = {"tenant": access.tenant} if access.tenant else {}
+        greeting = access.greeting()
+        self._is_greeted = not greeting
+        """Whether the answer to the token has come: it is the first of all answers."""
         try:
-            self._socket = _connect(server, timeout_s)
+            self._socket = _connect(server, timeout_s, access)
         except (OSError, UnicodeError) as error:
+            refused = tls_problem(server, error)
+            if refused is not None:
+                raise refused from None
             raise Disconnected(f"no server at {server} ({error}); start one with: forebay serve") from error
+        if greeting:
+            self._send(greeting, 0)
 
     def ask(self, cmd: str, **fields: Any) -> dict[str, Any]:
         """Return the response to a command. Raises ``Refused`` if it is an error."""
@@ -49,7 +61,7 @@ class Wire:
 
     def ask_raw(self, cmd: str, **fields: Any) -> bytes:
         """Return the response as the bytes received, so that payloads stay as they were written."""
-        body = msgspec.json.encode({"cmd": cmd, **fields})
+        body = msgspec.json.encode({"cmd": cmd, **self._tenant, **fields})
         self._send(body, fields.get("wait_ms", 0))
         answer = bytes(self._receive())
         return _fine(answer, _decode_outcome(answer))
@@ -61,7 +73,7 @@ class Wire:
 
     def send_packed(self, cmd: str, **fields: Any) -> None:
         """Send a command without waiting: responses come in the order of the commands."""
-        self._send(msgspec.msgpack.encode({"cmd": cmd, **fields}), 0)
+        self._send(msgspec.msgpack.encode({"cmd": cmd, **self._tenant, **fields}), 0)
 
     def receive_packed(self, kind: type[T]) -> T:
         answer = self._receive()
@@ -81,6 +93,19 @@ class Wire:
             raise Disconnected(f"the connection was lost: {error}") from error
 
     def _receive(self) -> bytearray:
+        if not self._is_greeted:
+            answer = self._receive_one()
+            try:
+                _fine(answer, _decode_outcome(answer))
+            except msgspec.DecodeError:
+                raise stranger(self._server, bytes(answer[:BEGINS_BYTES])) from None
+            except Refused:
+                self._socket.close()  # the answers behind it belong to nobody
+                raise
+            self._is_greeted = True
+        return self._receive_one()
+
+    def _receive_one(self) -> bytearray:
         try:
             head = self._exactly(HEAD)
             length = int.from_bytes(head, "big")
@@ -88,6 +113,9 @@ class Wire:
                 raise stranger(self._server, bytes(head) + self._socket.recv(BEGINS_BYTES))
             return self._exactly(length)
         except OSError as error:
+            refused = tls_problem(self._server, error)
+            if refused is not None:
+                raise refused from None
             raise Disconnected(f"the connection was lost: {error}") from error
 
     def _exactly(self, count: int) -> bytearray:
@@ -110,8 +138,8 @@ class Wire:
         self.close()
 
 
-def _connect(server: str, timeout_s: float) -> socket.socket:
-    place = where(server)
+def _connect(server: str, timeout_s: float, access: Access) -> socket.socket:
+    place, tls = where(server), access.tls(server)
     if isinstance(place, str):
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -123,4 +151,4 @@ def _connect(server: str, timeout_s: float) -> socket.socket:
         return connection
     connection = socket.create_connection(place, timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    return connection if tls is None else secured(connection, tls, place[0])

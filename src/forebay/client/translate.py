@@ -27,6 +27,7 @@ from forebay.client.types import (
 )
 from forebay.core.errors import Invalid
 from forebay.wire.operations import crons, messages, pop, push, queues, workers
+from forebay.wire.operations.tenants import Auth
 from forebay.wire.text import BASE64, ENCODING
 
 EACH_ITS_OWN = frozenset(each.name for each in msgspec.structs.fields(push.Options)) - frozenset(
@@ -46,6 +47,12 @@ def body_of(request: Struct | Mapping[str, Any]) -> bytes:
         return _encode(request)
     except (TypeError, ValueError) as error:
         raise Invalid("request", f"something that can be sent as JSON; {error}") from None
+
+
+def for_tenant(request: Struct, tenant: str) -> None:
+    """Have a request name the tenant that it is for, unless it names one, or is about the caller himself."""
+    if getattr(request, "tenant", None) is UNSET and not isinstance(request, Auth):
+        request.tenant = tenant  # type: ignore[attr-defined]
 
 
 OPTIONS = frozenset(Options.__annotations__)

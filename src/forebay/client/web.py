@@ -3,8 +3,10 @@
 import asyncio
 import os
 from asyncio import AbstractEventLoop
+from typing import Any
 
-from forebay.client.address import lost, missing, not_secure, not_web, shown, silent
+from forebay.client.access import NO_ACCESS, Access, tls_problem
+from forebay.client.address import lost, missing, not_web, shown, silent
 from forebay.client.aio.connection import CLOSE_S, Returning, Unclaimed
 from forebay.client.errors import Disconnected
 from forebay.client.outcome import failure
@@ -25,6 +27,14 @@ UNDER_WAY_S = 0.1
 """How long a cancelled long poll waits for a response that may be on its way."""
 
 
+def _settings(server: str, access: Access) -> dict[str, Any]:
+    """Return the settings of httpx's clients."""
+    shows = {"authorization": f"Bearer {access.token}"} if access.token else {}
+    verified = access.tls(server)
+    verify = {} if verified is None else {"verify": verified}
+    return {"base_url": server, "headers": {**HEADERS, **shows}, "limits": _limits(), **verify}
+
+
 def _limits() -> httpx.Limits:
     return httpx.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=100)
 
@@ -39,15 +49,23 @@ CLOSED = "Server disconnected"
 
 def _problem(error: httpx.HTTPError, server: str, timeout: httpx.Timeout) -> Disconnected:
     why = str(error)
-    if "SSL: WRONG_VERSION_NUMBER" in why:
-        return not_secure(server)
+    refused = tls_problem(server, _first(error))
+    if refused is not None:
+        return refused
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         return missing(server, error)
     if isinstance(error, httpx.RemoteProtocolError) and not why.startswith(CLOSED):
         return not_web(server)
     if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
         return silent(server, timeout.read or 0.0)
-    return lost(server, why or type(error).__name__)
+    return lost(server, why or type(error).__name__, is_new=True)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the error that an error of httpx began with."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
 
 
 def _answer(response: httpx.Response, server: str) -> bytes:
@@ -59,8 +77,9 @@ def _answer(response: httpx.Response, server: str) -> bytes:
 class AsyncWeb:
     """For asyncio."""
 
-    def __init__(self, server: str, timeout_s: float) -> None:
+    def __init__(self, server: str, timeout_s: float, access: Access = NO_ACCESS) -> None:
         self._server, self._timeout_s = server, timeout_s
+        self._settings = _settings(server, access)
         self._reach = Reach(server)
         self._loop: AbstractEventLoop | None = None
         self._client: httpx.AsyncClient
@@ -79,7 +98,7 @@ class AsyncWeb:
         if self._loop is not (loop := asyncio.get_running_loop()):
             # Connections of another event loop can't be used.
             self._loop, self._returning, self._asked = loop, Returning(), set()
-            self._client = httpx.AsyncClient(base_url=self._server, headers=HEADERS, limits=_limits())
+            self._client = httpx.AsyncClient(**self._settings)
         asked = asyncio.create_task(self._post(body, wait_s, timeout_s))
         self._asked.add(asked)
         asked.add_done_callback(self._asked.discard)
@@ -141,14 +160,15 @@ class AsyncWeb:
 class Web:
     """For threads, which may share it."""
 
-    def __init__(self, server: str, timeout_s: float) -> None:
+    def __init__(self, server: str, timeout_s: float, access: Access = NO_ACCESS) -> None:
         self._server, self._timeout_s = server, timeout_s
+        self._settings = _settings(server, access)
         self._reach = Reach(server)
         self._begin()
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._client = httpx.Client(base_url=self._server, headers=HEADERS, limits=_limits())
+        self._client = httpx.Client(**self._settings)
 
     def ask(
         self,

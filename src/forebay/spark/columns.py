@@ -25,10 +25,12 @@ BLOCK_BYTES = 256 * 1024
 class Batches:
     """Turns runs of one partition into batches of a schema."""
 
-    def __init__(self, schema: pa.Schema, queue: str, partition: str, parsed: "Parser | None") -> None:
+    def __init__(
+        self, schema: pa.Schema, queue: str, partition: str, parsed: "Parser | None", tenant: str = DEFAULT
+    ) -> None:
         self._schema = schema
         self._parser = parsed
-        self._texts = {"tenant": DEFAULT, "queue": queue, "partition": partition}
+        self._texts = {"tenant": tenant, "queue": queue, "partition": partition}
         self._same: dict[str, pa.Array] = {}
         """Columns with one value in every row, as long as the longest batch so far."""
 

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from forebay.client.access import NO_ACCESS, Access
 from forebay.client.backoff import Patience
-from forebay.client.errors import Disconnected, Refused
+from forebay.client.errors import Disconnected, NotTrusted, Refused
 from forebay.client.raw import Wire
+from forebay.core.words import DEFAULT
 from forebay.spark.ranges import Extent, Extents
 
 logger = logging.getLogger("forebay.spark")
@@ -72,8 +74,9 @@ class _Staged(Struct):
 class Link:
     """One server, with retries for up to ``retry_ms``."""
 
-    def __init__(self, server: str, retry_ms: int) -> None:
-        self._server = server
+    def __init__(self, server: str, retry_ms: int, access: Access = NO_ACCESS) -> None:
+        self._server, self._access = server, access
+        self._tenant: str | None = access.tenant or None
         self._retry_ms = retry_ms
         self._wire: Wire | None = None
 
@@ -113,8 +116,10 @@ class Link:
         while True:
             try:
                 if self._wire is None:
-                    self._wire = Wire(self._server)
+                    self._wire = Wire(self._server, access=self._access)
                 return ask(self._wire)
+            except NotTrusted:
+                raise
             except Disconnected as error:
                 self.close()
                 if not patience.failures and self._retry_ms > 5_000:
@@ -129,6 +134,13 @@ class Link:
                 if pause_s is None:
                     raise
             time.sleep(pause_s)
+
+    def tenant(self) -> str:
+        """Return the tenant whose queues these are."""
+        if self._tenant is None:
+            shows = self._access.token or self._access.cert
+            self._tenant = str(self.ask("AUTH")["tenant"]) if shows else DEFAULT
+        return self._tenant
 
     def queues(self) -> list[str]:
         return [each["queue"] for each in self.ask("QUEUES")["queues"]]

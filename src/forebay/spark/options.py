@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from forebay.client.access import NO_ACCESS, VARIABLES, Access, access_of
+from forebay.client.address import is_tls
 from forebay.client.raw import where
 from forebay.core.bounds import check_queue_name
 from forebay.core.errors import Invalid
@@ -36,7 +38,7 @@ YEAR_1973_MS = 100_000_000_000
 RETRY_MS = 30_000
 """How long a server may be unreachable before a task fails."""
 
-SHARED = ("server", "token", "queue", "retryMs")
+SHARED = ("server", "token", "tenant", "ca", "cert", "key", "queue", "retryMs")
 SOURCE = (
     *SHARED,
     "partition",
@@ -93,6 +95,7 @@ class SourceOptions(Struct, frozen=True):
     push_filters: bool = False
     """Whether filters of the query reduce what is read."""
     retry_ms: int = RETRY_MS
+    access: Access = NO_ACCESS
 
 
 class SinkOptions(Struct, frozen=True):
@@ -106,6 +109,7 @@ class SinkOptions(Struct, frozen=True):
     expire_ms: int = 86_400_000
     fail_on_data_loss: bool = True
     retry_ms: int = RETRY_MS
+    access: Access = NO_ACCESS
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
@@ -118,8 +122,9 @@ def source_options(given: Mapping[str, str], *, streaming: bool | None = None) -
     for name in ("maxRowsPerTrigger", "maxBytesPerTrigger"):
         if streaming is False and name in options:
             raise BadOption(name, "left out of a batch read: it limits the micro-batches of a stream")
+    server = _server(options)
     return SourceOptions(
-        server=_server(options),
+        server=server,
         queue=_queues(options),
         partition=_listed(options, "partition", commas=False),
         starting=_place(options, "startingOffsets", EARLIEST),
@@ -133,6 +138,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool | None = None) -
         columns=_columns(options),
         push_filters=_boolean(options, "pushFilters", default=False),
         retry_ms=_number(options, "retryMs", RETRY_MS),
+        access=_access(options, server),
     )
 
 
@@ -150,8 +156,9 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         raise BadOption("query", "given along with batch: a write with both the same is made once")
     if options.get("durability", "fsync") not in ("fsync", "os"):
         raise BadOption("durability", "fsync or os")
+    server = _server(options)
     return SinkOptions(
-        server=_server(options),
+        server=server,
         queue=queue,
         partition=options.get("partition", DEFAULT),
         query=options.get("query"),
@@ -160,6 +167,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         expire_ms=_number(options, "stageExpireMs", 86_400_000, least=1_000),
         fail_on_data_loss=_boolean(options, "failOnDataLoss", default=True),
         retry_ms=_number(options, "retryMs", RETRY_MS),
+        access=_access(options, server),
     )
 
 
@@ -184,8 +192,6 @@ def _known(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
             found[by_lower[lower]] = str(value)
         elif lower not in OF_SPARK:
             raise BadOption(name, f"left out; known are {', '.join(known)}{meant(name, known)}")
-    if "token" in found:
-        raise BadOption("token", "left out: this version knows no identities yet, so nobody could check it")
     if "path" in {name.lower() for name in given}:
         raise BadOption("path", 'left out: call load() and save() without a path, and give option "queue"')
     return found
@@ -199,8 +205,18 @@ def _server(options: dict[str, str]) -> str:
     except Invalid:
         place = ""
     if isinstance(place, tuple) or (place.startswith("/") and given.startswith("unix://")):
-        return given.partition("://")[2] or given
-    raise BadOption("server", f"tcp://HOST:PORT, such as {SERVER}, or unix:///PATH; this is {given!r}")
+        return given if is_tls(given) else given.partition("://")[2] or given
+    accepted = f"tcp://HOST:PORT, such as {SERVER}, tls://HOST:PORT, or unix:///PATH"
+    raise BadOption("server", f"{accepted}; this is {given!r}")
+
+
+def _access(options: dict[str, str], server: str) -> Access:
+    """Return who asks: what no option says, the environment of the driver does."""
+    given = Access(**{name: options[name] for name in VARIABLES if name in options})
+    try:
+        return access_of(server, given)
+    except Invalid as error:
+        raise BadOption(error.field, error.accepted) from None
 
 
 def _queues(options: dict[str, str]) -> Names:

@@ -86,7 +86,7 @@ class Writing:
         task = context.partitionId()
         name = f"{task}.{context.attemptNumber()}.{uuid.uuid4().hex}"
         options = self.options
-        with Link(options.server, options.retry_ms) as link:
+        with Link(options.server, options.retry_ms, options.access) as link:
             about = {"queue": options.queue, "stage": name, "query": query, "batch": batch, "run": self.run}
             stage = StageWriter(link, **about, expire_ms=options.expire_ms)
             gathering = Gathering(stage, options.partition)
@@ -114,7 +114,7 @@ class Writing:
         options = self.options
         about = {"queue": options.queue, "query": query, "batch": batch, "durability": options.durability}
         about |= {"stages": [each.stage for each in ordered], "keep_ms": keep_ms}
-        with Link(options.server, options.retry_ms) as link:
+        with Link(options.server, options.retry_ms, options.access) as link:
             try:
                 reply = link.ask("ADOPT", **about, count=sum(each.rows for each in done))
             except Refused as error:
@@ -142,7 +142,7 @@ class Writing:
     def _drop(self, **what: Any) -> None:
         """Drop stages of a failed write. If this fails, too, they expire."""
         try:
-            with Link(self.options.server, 1_000) as link:
+            with Link(self.options.server, 1_000, self.options.access) as link:
                 link.ask("UNSTAGE", queue=self.options.queue, **what)
         except (Refused, Unreachable) as error:
             if not (isinstance(error, Refused) and error.code == "not_found"):
@@ -156,8 +156,8 @@ class BatchWriter(Writing, DataSourceArrowWriter):
         check_schema(schema, overwrite)
         # Do not wait for a server that was never reached; foreachBatch may meet one that restarts.
         patience_ms = options.retry_ms if options.query else min(options.retry_ms, FIRST_MS)
-        with Link(options.server, patience_ms) as link:
-            link.ask("STATS")
+        with Link(options.server, patience_ms, options.access) as link:
+            link.ask("AUTH")
         self.options = options
         self.run = time.time_ns()
         self.query = options.query or f"write.{uuid.uuid4().hex}"

@@ -34,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from forebay.client.errors import Refused
+from forebay.core.words import DEFAULT
 from forebay.spark.columns import Batches, Parser
 from forebay.spark.link import FIRST_MS, Link
 from forebay.spark.options import EARLIEST, LATEST, At, BadOption, SourceOptions, sink_options, source_options
@@ -214,9 +215,10 @@ class Reading:
         parser = None
         if "_corrupt" in schema.names:
             parser = Parser(to_arrow_type(self.schema["value"].dataType, timezone="UTC"))
-        with Link(self.options.server, self.options.retry_ms) as link:
+        with Link(self.options.server, self.options.retry_ms, self.options.access) as link:
+            tenant = link.tenant() if "tenant" in schema.names else DEFAULT
             for each in ranges:
-                batches = Batches(schema, each.queue, each.partition, parser)
+                batches = Batches(schema, each.queue, each.partition, parser, tenant)
                 yield from self._read(link, each, batches)
 
     def _read(self, link: Link, wanted: Range, batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -327,7 +329,7 @@ class BatchReader(Reading, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self.options
-        with Link(options.server, min(options.retry_ms, FIRST_MS)) as link:
+        with Link(options.server, min(options.retry_ms, FIRST_MS), options.access) as link:
             if options.queue.patterns and not self._queues(link):
                 raise BadOption(
                     "queue",
@@ -342,13 +344,14 @@ class BatchReader(Reading, DataSourceReader):
                 for place, extent in self._extents(link, self._before + 1).items():
                     if place in ends and extent.at is not None:
                         ends[place] = min(ends[place], extent.at)
-        places = [place for place in ends if self._is_left(place)]
+            tenant = link.tenant() if "tenant" in self._only else DEFAULT
+        places = [place for place in ends if self._is_left(tenant, place)]
         starts = {place: max(starts.get(place, 0), self._low) for place in places}
         ends = {place: max(min(ends[place], self._high), starts[place]) for place in places}
         return list(self._tasks(starts, ends, extents))
 
-    def _is_left(self, place: Place) -> bool:
-        names = {"tenant": "default", "queue": place[0], "partition": place[1]}
+    def _is_left(self, tenant: str, place: Place) -> bool:
+        names = {"tenant": tenant, "queue": place[0], "partition": place[1]}
         return all(names[column] in left for column, left in self._only.items())
 
 
@@ -386,12 +389,12 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _connected(self) -> Link:
         if self._link is None:
-            self._link = Link(self.options.server, self.options.retry_ms)
+            self._link = Link(self.options.server, self.options.retry_ms, self.options.access)
         return self._link
 
     def initialOffset(self) -> Offsets:
         # Do not wait for a server that was never reached.
-        with Link(self.options.server, min(self.options.retry_ms, FIRST_MS)) as link:
+        with Link(self.options.server, min(self.options.retry_ms, FIRST_MS), self.options.access) as link:
             starts, extents = self._resolved(link, "startingOffsets", self.options.starting)
         return offsets_of(starts, {place: extent.key for place, extent in extents.items()})
 

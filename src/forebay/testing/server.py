@@ -8,6 +8,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from msgspec.structs import replace
+
+from forebay.client.access import Access
 from forebay.client.tasks.app import App
 from forebay.core.bounds import Limits
 from forebay.server.http.connection import HttpLimits
@@ -33,12 +36,16 @@ class Server(Checks):
         going: bool = False,
         limits: Limits | None = None,
         http_limits: HttpLimits | None = None,
+        asks: bool = False,
     ) -> None:
-        """``at`` is the start of its clock, in ms or as a datetime; with ``going`` the clock runs."""
+        """``at`` is the start of its clock, in ms or as a datetime; with ``going`` the clock runs.
+
+        With ``asks`` it asks everybody for a token: ``client`` and the apps are its admin.
+        """
         self._store = FaultyStore()
-        super().__init__(self._store, at=at, going=going, limits=limits, http_limits=http_limits)
+        super().__init__(self._store, at=at, going=going, limits=limits, http_limits=http_limits, asks=asks)
         self._apps = list(apps)
-        self._were_at: list[tuple[App, str | None]] = []
+        self._were_at: list[tuple[App, str | None, Access]] = []
         self._workings: list[Working] = []
 
     def __enter__(self) -> "Server":
@@ -50,17 +57,21 @@ class Server(Checks):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for app, was_at in reversed(self._were_at):
+        for app, was_at, access in reversed(self._were_at):
             app.close()
-            app.server = was_at
+            app.server, app.access = was_at, access
         self.stop()
 
-    def attach(self, app: App) -> None:
-        """Make an app push to this server, and its workers work for it, until the server stops."""
-        if app.server != self.tcp:
-            self._were_at.append((app, app.server))
+    def attach(self, app: App, *, token: str | None = None) -> None:
+        """Make an app push to this server, and its workers work for it, until the server stops.
+
+        It is the admin, unless it has another token.
+        """
+        if app.server != self.tcp or token is not None:
+            self._were_at.append((app, app.server, app.access))
             app.close()
             app.server = self.tcp
+            app.access = self.access if token is None else replace(self.access, token=token)
 
     def _settle(self) -> None:
         self._flush_later()
@@ -68,7 +79,7 @@ class Server(Checks):
 
     def _flush_later(self) -> None:
         """Push what ``push_later`` buffered: as far as a test is concerned, it was pushed."""
-        for app, _ in self._were_at:
+        for app, _, _ in self._were_at:
             app._flush()
 
     # Time.

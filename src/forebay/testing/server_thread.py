@@ -1,13 +1,18 @@
 """A whole server in a thread of this process: start, stop, restart, and calls into it."""
 
 import asyncio
+import secrets
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from msgspec.structs import asdict, replace
+
+from forebay.client.access import NO_ACCESS, Access
 from forebay.client.sync.client import SyncClient
 from forebay.core.bounds import Limits
+from forebay.core.words import DEFAULT
 from forebay.server.http.connection import HttpLimits
 from forebay.server.http.server import HttpServer
 from forebay.server.operations import codec
@@ -36,7 +41,10 @@ class Life:
         going: bool = False,
         limits: Limits | None = None,
         http_limits: HttpLimits | None = None,
+        asks: bool = False,
     ) -> None:
+        self.admin_token = secrets.token_urlsafe() if asks else ""
+        """Token of the admin of a server that asks everybody who he is; empty if it asks nobody."""
         self._limits = limits or Limits()
         self._http_limits = http_limits or HttpLimits(webhooks_private=True)
         self._kept_in = store
@@ -77,6 +85,7 @@ class Life:
             "testing",
             lambda: {"tcp": self._tcp.connections},
             clock=self._clock.now,
+            admin_token=self.admin_token,
         )
         self._tcp = TcpServer(self._node, loop, TcpLimits(), codec, self._web.services)
         self._http_at = await self._web.listen(HERE, _port(self._http_at))
@@ -118,11 +127,34 @@ class Life:
         """URL of the HTTP listener."""
         return f"http://{self._http_at}"
 
-    def client(self, *, http: bool = False, timeout_s: float = 30.0, retry_s: float = 10.0) -> SyncClient:
-        """Return a blocking client of it, over TCP or HTTP; it is closed with the server."""
-        made = SyncClient(self.http if http else self.tcp, timeout_s=timeout_s, retry_s=retry_s)
+    @property
+    def access(self) -> Access:
+        """How its admin gets in; the environment is for other servers than this."""
+        return replace(NO_ACCESS, token=self.admin_token)
+
+    def client(
+        self,
+        *,
+        http: bool = False,
+        token: str | None = None,
+        tenant: str = "",
+        timeout_s: float = 30.0,
+        retry_s: float = 10.0,
+    ) -> SyncClient:
+        """Return a blocking client of it, over TCP or HTTP; it is closed with the server.
+
+        It is the admin, unless it has another token, and may act for a tenant.
+        """
+        shows = asdict(self.access) | {"tenant": tenant} | ({} if token is None else {"token": token})
+        made = SyncClient(self.http if http else self.tcp, **shows, timeout_s=timeout_s, retry_s=retry_s)
         self._clients.append(made)
         return made
+
+    def token(self, role: str = "owner", tenant: str = DEFAULT, queues: Sequence[str] = ()) -> str:
+        """Return a new token for a tenant, which is created if it is not there."""
+        if tenant != DEFAULT:
+            self._mine.tenants.create(tenant)
+        return self._mine.tokens.create(role, queues=queues, tenant=tenant).token
 
     @property
     def _mine(self) -> SyncClient:

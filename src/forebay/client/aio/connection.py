@@ -1,7 +1,8 @@
 """Connections to a server, for asyncio.
 
 Requests share a connection, and responses come in any order. A long poll has a connection of its own: when it
-is cancelled, that connection is half closed, and the server then responds at once.
+is cancelled, that connection is half closed, and the server then responds at once. The token goes first on
+each connection, and nothing waits for the answer to it.
 """
 
 import asyncio
@@ -9,19 +10,28 @@ from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import count
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from forebay.client.access import NO_ACCESS, Access, tls_problem
 from forebay.client.address import given_up, is_web, lost, missing, shown, silent, stranger, where
-from forebay.client.errors import Disconnected, NotForebay
+from forebay.client.errors import Disconnected
 from forebay.client.outcome import Outcome, outcome
 from forebay.client.reach import Reach
 from forebay.core.errors import ForebayError
 from forebay.wire.framing import AnswerFrames, Foreign, framed
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 Unclaimed = Callable[[bytes], bytes | None]
 """Returns the request that releases what an unclaimed response has leased, if any."""
 CLOSE_S = 1.0
 """How long ``close`` waits for such releases; without one, the lease expires by itself."""
+
+UNDER_WAY_S = 0.1
+"""How long a response that may be on its way is waited for where a connection can't be half closed."""
+GREETING = 0
+"""Number of the request that shows the token; the others count from 1."""
 
 sleep = asyncio.sleep
 
@@ -53,13 +63,13 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
-def connect(server: str, timeout_s: float) -> Link:
+def connect(server: str, timeout_s: float, access: Access = NO_ACCESS) -> Link:
     """Return the link to a server; connections are opened when needed."""
     if is_web(server):
         from forebay.client.web import AsyncWeb
 
-        return AsyncWeb(server, timeout_s)
-    return TcpLink(server, timeout_s)
+        return AsyncWeb(server, timeout_s, access)
+    return TcpLink(server, timeout_s, access)
 
 
 class Returning:
@@ -84,11 +94,15 @@ class Returning:
 
 
 class Connection(asyncio.Protocol):
-    """One connection over TCP or a Unix socket."""
+    """One connection over TCP, TLS or a Unix socket."""
 
-    def __init__(self, loop: AbstractEventLoop, server: str) -> None:
+    def __init__(self, loop: AbstractEventLoop, server: str, greeting: bytes = b"") -> None:
+        """``greeting`` is the request that is sent before all others, if there is one."""
         self._loop = loop
         self._server = server
+        self._greeting = greeting
+        self._is_greeted = not greeting
+        """Whether the server has taken the greeting."""
         self._frames = AnswerFrames()
         self._numbers = count(1)
         self._answers: dict[int, Future[bytes]] = {}
@@ -104,13 +118,16 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._writable: Future[None] | None = None
         self.is_lost = False
-        self._stranger: NotForebay | None = None
-        """The error if something else than a Forebay server answered; some speak before they are asked."""
+        self._refusal: ForebayError | None = None
+        """Why nothing can be asked here: something else than a Forebay server answered (some speak before
+        they are asked), or the server does not take the token."""
         self.over: Future[None] = loop.create_future()
         """Resolved when the connection is closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
+        if self._greeting:
+            self._transport.write(framed(self._greeting, GREETING))
 
     def data_received(self, data: bytes) -> None:
         self.quiet_since = self._loop.time()
@@ -118,14 +135,17 @@ class Connection(asyncio.Protocol):
             for body in self._frames.feed(data):
                 self._answer(body)
         except Foreign as error:
-            self._stranger = stranger(self._server, error.begins)
-            self._fail(self._stranger)
-            self.abort("")
+            self._refuse(stranger(self._server, error.begins))
         except ValueError as error:
             self.abort(str(error))
 
     def _answer(self, body: bytes) -> None:
         said = outcome(body)
+        if not self._is_greeted and said.reqId == GREETING:
+            self._is_greeted = True
+            if not said.ok:  # also if the server took nothing at all, as one with too many connections
+                self._refuse(said.problem())
+            return
         future = self._answers.pop(said.reqId, None)
         if future is None:
             self._unaddressed(said)
@@ -153,15 +173,26 @@ class Connection(asyncio.Protocol):
                 future.set_exception(said.problem())
         elif said.code == "busy" and not self._was_answered:
             self._fail(said.problem())  # too many connections: nothing was read
+        elif said.code == "denied":
+            self._refuse(said.problem())  # the token is good no more
         else:
             self.abort(
                 (not said.ok and said.refusal.message)
                 or f"the server at {shown(self._server)} answered something that nobody asked"
             )
 
+    def _refuse(self, error: ForebayError) -> None:
+        self._refusal = error
+        self._fail(error)
+        self.abort("")
+
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost = True
-        self._fail(lost(self._server, error or "the server closed it"))
+        refused = tls_problem(self._server, error)
+        if refused is not None:
+            self._refusal = refused
+        is_new = not self._was_answered
+        self._fail(refused or lost(self._server, error or "the server closed it", is_new=is_new))
         if not self.over.done():
             self.over.set_result(None)
 
@@ -195,7 +226,7 @@ class Connection(asyncio.Protocol):
                 while self._writable is not None:
                     await asyncio.wait([self._writable])
                 if self.is_lost:
-                    raise self._stranger or Disconnected(
+                    raise self._refusal or Disconnected(
                         f"the connection to {shown(self._server)} was lost", sent=False
                     )
                 return await self._asked(body, unclaimed)
@@ -219,8 +250,20 @@ class Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Half-close: the server completes the running requests, then closes the connection."""
-        if not self.is_lost:
+        if self.is_lost:
+            return
+        if self._transport.can_write_eof():
             self._transport.write_eof()
+        else:
+            self._loop.call_later(UNDER_WAY_S, self._close)
+
+    def _close(self) -> None:
+        """Say goodbye, which is all that TLS has: what is answered after it is lost, and its lease expires.
+
+        The connection is over when the server has said the same, and so waits for nobody here any more.
+        """
+        self.is_lost = True
+        self._transport.close()
 
     def abort(self, why: str) -> None:
         self.is_lost = True
@@ -230,11 +273,13 @@ class Connection(asyncio.Protocol):
 
 
 class TcpLink:
-    """A server that is reached over TCP or a Unix socket."""
+    """A server that is reached over TCP, TLS or a Unix socket."""
 
-    def __init__(self, server: str, timeout_s: float) -> None:
+    def __init__(self, server: str, timeout_s: float, access: Access = NO_ACCESS) -> None:
         self._server = server
         self._place = where(server)
+        self._tls: SSLContext | None = access.tls(server)
+        self._greeting = access.greeting()
         self._timeout_s = timeout_s
         self._loop: AbstractEventLoop | None = None
         self._is_closed = False
@@ -379,12 +424,15 @@ class TcpLink:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
-                kind = partial(Connection, loop, self._server)
+                kind = partial(Connection, loop, self._server, self._greeting)
                 if isinstance(self._place, str):
                     _, made = await loop.create_unix_connection(kind, self._place)
                 else:
-                    _, made = await loop.create_connection(kind, *self._place)
+                    _, made = await loop.create_connection(kind, *self._place, ssl=self._tls)
         except (OSError, UnicodeError) as error:  # TimeoutError is a subclass
+            refused = tls_problem(self._server, error)
+            if refused is not None:
+                raise refused from None
             self._away(str(error) or "it does not answer")
             raise missing(self._server, error) from None
         return made

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 from msgspec import Raw
 
+from forebay.client.access import Access
 from forebay.client.aio.push_batcher import Pusher
 from forebay.client.aio.requests import Asking
 from forebay.client.backoff import Within
@@ -61,9 +62,11 @@ BATCH_BYTES = 8 * 1024 * 1024
 class Messages(Asking):
     """Everything about messages."""
 
-    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
-        super().__init__(server, timeout_s=timeout_s, retry_s=retry_s)
-        self._pusher = Pusher(self._ask, self._once, Later(self.server, timeout_s))
+    def __init__(
+        self, server: str | None, access: Access, *, timeout_s: float = 30.0, retry_s: float = 10.0
+    ) -> None:
+        super().__init__(server, access, timeout_s=timeout_s, retry_s=retry_s)
+        self._pusher = Pusher(self._ask, self._once, Later(self.server, timeout_s, access))
 
     # Push.
 

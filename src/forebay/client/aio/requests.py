@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from forebay.client.access import Access, access_of
 from forebay.client.address import server_of, shown
 from forebay.client.aio.connection import Link, Unclaimed, connect, now, sleep
 from forebay.client.backoff import Patience, Within, check_retry, check_timeout
 from forebay.client.errors import Disconnected, NotForebay
 from forebay.client.payloads import decoder
-from forebay.client.translate import body_of
+from forebay.client.translate import body_of, for_tenant
 from forebay.core.bounds import KNOWN_MS_MAX
 from forebay.core.errors import Busy, Conflict, Invalid
 from forebay.wire.table import ANSWERS
@@ -31,13 +32,23 @@ ORDINARY = Within()
 class Asking:
     """The part of a client that sends requests."""
 
-    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        server: str | None,
+        access: Access,
+        *,
+        timeout_s: float = 30.0,
+        retry_s: float = 10.0,
+    ) -> None:
         """``timeout_s`` is the timeout of a response, ``retry_s`` how long a request is retried."""
         check_timeout(timeout_s)
         check_retry(retry_s)
         self.server = server_of(server)
+        access = access_of(self.server, access)
+        self.tenant = access.tenant
+        """The tenant that it acts for, if that is not the one of its token."""
         self._timeout_s, self._retry_s = timeout_s, retry_s
-        self._link: Link = connect(self.server, timeout_s)
+        self._link: Link = connect(self.server, timeout_s, access)
         self._is_closed = False
         self._producer = secrets.token_hex(8)
         self._numbers = count(1)
@@ -51,6 +62,8 @@ class Asking:
         wait_ms = said.get("wait_ms", 0)
         if not isinstance(wait_ms, int):
             raise Invalid("wait_ms", "a whole number of milliseconds")
+        if self.tenant is not None and cmd != "AUTH":
+            said.setdefault("tenant", self.tenant)
         return decoder()(await self._carry({"cmd": cmd, **said}, wait_ms, False, None))
 
     async def _ask(
@@ -63,6 +76,8 @@ class Asking:
         within: Within = ORDINARY,
     ) -> Any:
         """Return the answer to a request, as the operation declares it unless another type is given."""
+        if self.tenant is not None:
+            for_tenant(request, self.tenant)
         answer = await self._carry(request, getattr(request, "wait_ms", 0), again, unclaimed, within)
         try:
             return decoder(kind or ANSWERS[type(request)])(answer)

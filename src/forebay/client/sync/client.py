@@ -8,11 +8,14 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
+from forebay.client.access import Access
+from forebay.client.identities import Identity
 from forebay.client.payloads import decoder
 from forebay.client.sync.connection import now
 from forebay.client.sync.dead_letters import DeadLetters
 from forebay.client.sync.messages import Messages
 from forebay.client.sync.queues import Queues
+from forebay.client.sync.tenants import Tenants, Tokens
 from forebay.client.sync.transactions import Transaction
 from forebay.client.sync.values import Values
 from forebay.client.types import Event, Id, Progress, Update
@@ -20,6 +23,7 @@ from forebay.core.errors import Invalid, NotFound
 from forebay.core.words import OPEN
 from forebay.wire.operations.messages import GetState, Stands
 from forebay.wire.operations.server import Polled, PollEvents
+from forebay.wire.operations.tenants import Auth, Identity as WireIdentity
 
 POLL_MS = 20_000
 """Timeout of one long poll for events."""
@@ -39,17 +43,47 @@ CLOCKS_S = 1.0
 class SyncClient(Messages, DeadLetters, Queues):
     """A client of a Forebay server.
 
-    ``server`` is HOST:PORT, tcp://HOST:PORT, http://HOST:PORT, https://HOST, unix://PATH or a path; by
-    default the one in ``FOREBAY_SERVER``, or the one on this machine. Connections are opened when needed, and
-    reopened when they are lost.
+    ``server`` is HOST:PORT, tcp://HOST:PORT, tls://HOST:PORT, http://HOST:PORT, https://HOST, unix://PATH or
+    a path; by default the one in ``FOREBAY_SERVER``, or the one on this machine. Connections are opened when
+    needed, and reopened when they are lost.
     """
 
     kv: Values
     """Its store of keys and values."""
+    tenants: Tenants
+    """The tenants of the server."""
+    tokens: Tokens
+    """The tokens of its tenant."""
 
-    def __init__(self, server: str | None = None, *, timeout_s: float = 30.0, retry_s: float = 10.0) -> None:
-        super().__init__(server, timeout_s=timeout_s, retry_s=retry_s)
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        token: str | None = None,
+        tenant: str | None = None,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+        timeout_s: float = 30.0,
+        retry_s: float = 10.0,
+    ) -> None:
+        """``token`` shows who it is; ``tenant`` is the one that an admin acts for.
+
+        With tls:// and https:// the server's certificate and name are checked: ``ca`` is a PEM file of the
+        only authorities to trust, instead of the system's. ``cert`` and ``key`` are PEM files of the client's
+        own certificate. By default these five are ``FOREBAY_TOKEN``, ``FOREBAY_TENANT`` and so on of the
+        environment; an empty text means none. ``timeout_s`` is the timeout of a response, ``retry_s`` how
+        long a request is retried.
+        """
+        access = Access(token, tenant, ca, cert, key)
+        super().__init__(server, access, timeout_s=timeout_s, retry_s=retry_s)
         self.kv = Values(self)
+        self.tenants, self.tokens = Tenants(self), Tokens(self)
+
+    def whoami(self) -> Identity:
+        """Return who this client is to the server. Raises ``Denied`` if it needs a good token."""
+        found: WireIdentity = self._ask(Auth())
+        return Identity(found.tenant, found.role, found.name, tuple(found.queues), found.expires_at)
 
     def transaction(self) -> Transaction:
         """Return a transaction: acks, pushes and writes, committed together at the end of its block."""

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from forebay.client.access import Access
 from forebay.client.address import server_of
 from forebay.client.aio.client import Client
 from forebay.client.backoff import Within
@@ -23,7 +24,7 @@ from forebay.client.sync.client import SyncClient
 from forebay.client.tasks.task import Call, Decorator, Given, Job, Retry, Task
 from forebay.client.translate import options_of
 from forebay.client.types import Cron, Pushed
-from forebay.core.errors import Invalid, NotFound
+from forebay.core.errors import Denied, Invalid, NotFound
 from forebay.wire.operations.flows import FlowPushed, PushFlow
 
 P = ParamSpec("P")
@@ -100,6 +101,11 @@ class App:
         name: str,
         *,
         server: str | None = None,
+        token: str | None = None,
+        tenant: str | None = None,
+        ca: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
         queue: str | None = None,
         retry: int | Retry | None = None,
         queues: Mapping[str, Mapping[str, Any]] | None = None,
@@ -109,7 +115,8 @@ class App:
     ) -> None:
         """``queue`` (by default the app's name) and ``retry`` are defaults for its tasks.
 
-        ``queues`` has options of queues by name. ``timeout_s`` (how long the server may take to answer) and
+        ``server``, ``token``, ``tenant``, ``ca``, ``cert`` and ``key`` are those of its clients. ``queues``
+        has options of queues by name. ``timeout_s`` (how long the server may take to answer) and
         ``retry_s`` (how long a request is tried again) are those of its clients, and of pushes: by default
         30 s and 10 s in a worker, and 3 s and 2 s outside of one. ``version`` is shown with its workers; by
         default that of Forebay is.
@@ -121,6 +128,7 @@ class App:
             raise Invalid("name", "without colons: the names of its crons begin with it, and one")
         self.name = name
         self.server = server
+        self.access = Access(token, tenant, ca, cert, key)
         self.queue = queue or name
         self.retry = retry
         self.version = version
@@ -161,7 +169,7 @@ class App:
     def _client(self, *, is_patient: bool) -> SyncClient:
         with self._lock:
             if is_patient not in self._clients:
-                self._clients[is_patient] = SyncClient(self.server, **self._patience(is_patient))
+                self._clients[is_patient] = SyncClient(self.server, **self._settings(is_patient))
             return self._clients[is_patient]
 
     def _aclient(self, *, is_patient: bool) -> Client:
@@ -172,13 +180,14 @@ class App:
                 del self._aclients[other]
             mine = self._aclients[loop] = {}
         if is_patient not in mine:
-            mine[is_patient] = Client(self.server, **self._patience(is_patient))
+            mine[is_patient] = Client(self.server, **self._settings(is_patient))
         return mine[is_patient]
 
-    def _patience(self, is_patient: bool) -> dict[str, float]:
-        """Return how patient a client is: a worker outlasts a restart, a web page does not wait."""
+    def _settings(self, is_patient: bool) -> dict[str, Any]:
+        """Return the settings of a client: a worker outlasts a restart, a web page does not wait."""
         usual = (CLIENT_TIMEOUT_S, CLIENT_RETRY_S) if is_patient else (PUSH_TIMEOUT_S, PUSH_RETRY_S)
         return {
+            **asdict(self.access),
             "timeout_s": usual[0] if self.timeout_s is None else self.timeout_s,
             "retry_s": usual[1] if self.retry_s is None else self.retry_s,
         }
@@ -201,7 +210,7 @@ class App:
         with self._lock:
             if self._later is None:
                 timeout_s = CLIENT_TIMEOUT_S if self.timeout_s is None else self.timeout_s  # nobody waits
-                self._later = Later(server_of(self.server), timeout_s)
+                self._later = Later(server_of(self.server), timeout_s, self.access)
             return self._later
 
     @property
@@ -394,13 +403,31 @@ class App:
         """Set the declared queue options and crons on the server, and delete crons no longer declared."""
         client = self.aclient
         for queue in {task.queue for task in self.tasks.values()} | self.queue_options.keys():
-            await client.configure(queue, **self.queue_options.get(queue, {}))
+            await self._declare_queue(client, queue)
         for name, cron in self.crons.items():
             message = cast(dict[str, Any], cron.call.message())
             await client.set_cron(
                 name, cron.call.task.queue, Encoded(cron.call.payload()), **cron.fields, **message
             )
-        await self._delete_crons()
+        try:
+            await self._delete_crons()
+        except Denied as error:
+            if self.crons:
+                raise
+            logger.debug("crons are not looked at: %s", error)  # a token for some queues sees none
+
+    async def _declare_queue(self, client: Client, queue: str) -> None:
+        """Set the options of a queue. A token that may not do so has to find it there."""
+        options = self.queue_options.get(queue, {})
+        try:
+            await client.configure(queue, **options)
+        except Denied as error:
+            try:
+                await client.queue(queue)
+            except (Denied, NotFound):
+                raise error from None
+            if options:
+                logger.warning("the options of %s are left as they are: %s", queue, error)
 
     async def _delete_crons(self) -> None:
         """Delete crons that are no longer declared.

@@ -140,7 +140,7 @@ def _answer(asked: Asked, line: Line) -> Said:
     give_up_on: tuple[type[BaseException], ...] = ()
     try:
         task = _found(*asked.place)
-        task.app.server = asked.server
+        task.app.server, task.app.access = asked.server, asked.access
         give_up_on = task.give_up_on
         _current.set(ChildRun(task, asked, line))
         returned = task.function(*asked.args, **asked.kwargs)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from forebay.client.access import Access
 from forebay.client.later import hurry_exit
 from forebay.client.tasks.app import App
 from forebay.client.worker.ending import DRAIN_S, END_S, LOGS_S, STOP_S
@@ -46,6 +47,7 @@ def run_worker(
     queues: Sequence[str] | None = None,
     prefetch: int | None = None,
     server: str | None = None,
+    access: Access | None = None,
     lease_ms: int = LEASE_MS,
     drain_s: float = DRAIN_S,
     unknown_for: float = UNKNOWN_FOR_S,
@@ -57,6 +59,8 @@ def run_worker(
     app = find_app(target) if isinstance(target, str) else target
     if server is not None:
         app.server = server
+    if access is not None:
+        app.access = access
     worker = Worker(
         app,
         queues=queues,

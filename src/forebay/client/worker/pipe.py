@@ -8,6 +8,7 @@ carry the number of their call: what another call has left behind must not be ta
 import signal
 from typing import Any, NamedTuple
 
+from forebay.client.access import Access
 from forebay.client.errors import Disconnected, error_of
 from forebay.client.tasks.task import GiveUp, RetryLater
 from forebay.client.types import Message
@@ -30,6 +31,8 @@ class Asked(NamedTuple):
     """The message of the job, without its payload."""
     call: int = 0
     """Number of the call, given to it when it is sent."""
+    access: Access = Access()
+    """What it shows where it pushes to."""
 
 
 class Told(NamedTuple):

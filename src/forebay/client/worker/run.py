@@ -80,7 +80,8 @@ class Running:
     async def _in_process(self, run: Run) -> Any:
         place = run.task.function.__module__, run.task.name
         about = replace(run.message, payload=None)
-        asked = Asked(place, tuple(run.args), dict(run.kwargs), run.task.app.server, about)
+        app = run.task.app
+        asked = Asked(place, tuple(run.args), dict(run.kwargs), app.server, about, access=app.access)
         relay = Relay(run)
         call = Call(self._children, asked, relay.send)
 

@@ -22,13 +22,13 @@ from forebay.client.errors import Disconnected
 from forebay.client.tasks.app import App, Hook, is_in_worker
 from forebay.client.tasks.call import DoesNotFit, Work, parse
 from forebay.client.tasks.task import GiveUp, RetryLater, Task
-from forebay.client.translate import body_of
 from forebay.client.types import DEFAULT, Message
 from forebay.client.worker.beats import About, Beats, name_of
 from forebay.client.worker.current import CANCELLED, LOST, STOPPED, Run, forgive
 from forebay.client.worker.ending import DRAIN_S, INTERRUPTED_S, LAST_S, RELEASE_S, flush_s
 from forebay.client.worker.failures import kind_of, said, told, trace_of
 from forebay.client.worker.job_log import fields_of, tell_end, tell_failure, tell_start, tell_working
+from forebay.client.worker.known import check_known, look
 from forebay.client.worker.leases import Failure, Lease, LeaseKeeper
 from forebay.client.worker.pipe import Raised
 from forebay.client.worker.results import arguments
@@ -42,7 +42,6 @@ from forebay.client.worker.unknown import (
     unknown_task,
 )
 from forebay.core.errors import Busy, Conflict, ForebayError, Invalid, NotFound
-from forebay.wire.operations.queues import CountAll
 
 logger = logging.getLogger("forebay.worker")
 
@@ -159,7 +158,7 @@ class Worker:
             await asyncio.wait([stopped, *served, *poppers], return_when=asyncio.FIRST_COMPLETED)
             for each in [*served, *poppers, *self._broken]:
                 if each.done():
-                    each.result()  # only a bug ends one of these: raise it
+                    each.result()  # a bug ends one of these, or a token that ended: raise it
             await self._drain(poppers)
         finally:
             self._is_ending = True
@@ -261,7 +260,7 @@ class Worker:
         for attempt in count():
             try:
                 if not attempt:
-                    await self._client._link.ask(body_of(CountAll()))  # fails fast, for the log
+                    await look(self._client)
                 await self.app.declare()
                 return
             except (Busy, Disconnected) as error:
@@ -344,6 +343,7 @@ class Worker:
                     sent_at = await self._confirmed(batch.lease, sent_at)
                 failures = 0
             except ForebayError as error:
+                await check_known(self._client, error)
                 failures += 1
                 if failures == 1 or not isinstance(error, NotFound | Conflict):
                     logger.warning("nothing can be popped from %s: %s", queue, error)
