@@ -41,7 +41,6 @@ from forebay.store.rocksdb.reserve import size_bytes
 from forebay.store.rocksdb.store import RocksStore
 
 if TYPE_CHECKING:
-    from forebay.broker.auth import Auth
     from forebay.broker.jwt import Jwt
     from forebay.server.jwks import Jwks
 
@@ -191,6 +190,12 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         http.auth.reload()
 
     loop.add_signal_handler(signal.SIGHUP, reload)
+    if http.auth.has_tokens and http.auth.is_open:
+        logger.warning(
+            "there are tokens, and none of an admin: everybody needs one, and nobody is an admin until "
+            "admin_token is set"
+        )
+        http.auth.keep_closed()
     try:
         await _check_exposure(settings, http.auth)
         ready = await _listen(settings, server, http, doors, web)
@@ -273,7 +278,7 @@ def _jwt(settings: Settings) -> "Jwt | None":
 
 
 async def _fetch_keys(
-    settings: Settings, loop: asyncio.AbstractEventLoop, auth: "Auth", jwt: "Jwt | None"
+    settings: Settings, loop: asyncio.AbstractEventLoop, auth: Auth, jwt: "Jwt | None"
 ) -> "Jwks | None":
     """Fetch the keys of JWTs, from now on, if they are at a URL."""
     if jwt is None or "://" not in settings.jwt_keys:

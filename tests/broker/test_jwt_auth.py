@@ -12,7 +12,7 @@ from forebay.broker.jwt import (
     Jwt,
     of_jwks,
 )
-from forebay.core.api.principals import ANYONE, Principal
+from forebay.core.api.principals import Principal
 from tests.broker.conftest import Start
 from tests.broker.jwts import ALL, CLAIMS, claims, verifier
 from tests.broker.loop import Rig
@@ -137,4 +137,3 @@ def test_the_use_of_a_jwt_is_not_stored(bench: Callable[..., Bench]) -> None:
     timers = mine.rig.loop.timers()
     mine.auth.use(mine.auth.principal(by_secret(CLAIMS)))
     assert mine.rig.loop.timers() == timers
-    mine.auth.use(ANYONE)

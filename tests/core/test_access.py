@@ -135,18 +135,12 @@ def test_roles_include_others() -> None:
 
 def test_nobody_gives_away_more_than_he_has() -> None:
     owner = Principal("acme", OWNER)
-    check_grant(owner, OWNER, ())
-    check_grant(owner, POP, ("a*",))
-    some = Principal("acme", OWNER, queues=("a*", "b"))
-    check_grant(some, PUSH, ("b",))
-    for by, role, queues in (
-        (owner, ADMIN, ()),
-        (some, PUSH, ()),
-        (some, PUSH, ("c",)),
-        (some, PUSH, ("b", "*")),
-    ):
-        with pytest.raises(Denied):
-            check_grant(by, role, queues)
+    check_grant(owner, OWNER)
+    check_grant(owner, POP)
+    with pytest.raises(Denied):
+        check_grant(owner, ADMIN)
+    with pytest.raises(Denied):
+        check_grant(Principal("acme", POP), PUSH)
     assert not Principal(role=ADMIN, queues=("a",)).is_admin
 
 

@@ -170,7 +170,8 @@ def test_a_tenant_has_so_many_tokens_at_most(core: Core) -> None:
 def test_the_last_token_of_an_admin_can_be_kept(core: Core) -> None:
     core.ask(TokenPut(a_token("root", role="admin")), TokensFound)
     core.ask(TokenPut(a_token("soon", role="admin", expires_at=NOW + 1)), TokensFound)
-    core.ask(TokenPut(a_token("some", role="admin", queues=("a*",))), TokensFound)
+    with pytest.raises(Invalid, match="an admin is for all queues"):
+        core.engine.apply(TokenPut(a_token("some", role="admin", queues=("a*",))), NOW)
     with pytest.raises(Conflict, match="last token of an admin"):
         core.engine.apply(TokenDelete("acme", "root", keep_admin=True), NOW)
     core.ask(TokenPut(a_token("other", "else", role="admin")), TokensFound)

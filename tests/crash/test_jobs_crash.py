@@ -40,15 +40,15 @@ def test_a_batch_is_there_once_or_not_at_all_whenever_the_server_is_killed() -> 
 
 SLOWLY = """
 import time
-from forebay.core import engine
+from forebay.core import tick
 from forebay.core.jobs import dependencies
 dependencies.STEP = 100
-go_on = engine.go_on
+go_on = tick.go_on
 def slowly(shard, now):
     if shard.notifications:
         time.sleep(0.03)
     go_on(shard, now)
-engine.go_on = slowly
+tick.go_on = slowly
 """
 """No bug: tells few at a time, so that the kills meet it halfway with less to tell."""
 

@@ -7,6 +7,7 @@ differs between the two answers tells the asker of another's things.
 import json
 import re
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import Struct
 
 from forebay.core import ids
 from forebay.core.api.principals import OWNER, POP, PUSH, READ, WRITE
+from forebay.core.routing.placement import home_of
 from forebay.server.flashq.commands.table import COMMANDS as FLASHQ
 from forebay.wire.operation import Operation
 from forebay.wire.table import OPERATIONS
@@ -23,7 +25,9 @@ from tests.server.http.talking import Http, at
 ADMIN = "of-the-admin-of-this-test"
 SECRET = "confidential"
 """What the victim has written wherever one can write something."""
-VICTIM, ASKER = "acme", "evil"
+VICTIM = "acme"
+ASKER = next(name for name in map("evil-{}".format, count()) if home_of(name, 16) == home_of(VICTIM, 16))
+"""A tenant that lives in the same shard: whatever is kept by shard must not mix them up."""
 ROLES = (READ, PUSH, POP, WRITE, OWNER)
 NAMES = (
     *("emails", "reports", "audit", "nightly", "smtp", "users", "visits", "sent", "task-1", "load"),

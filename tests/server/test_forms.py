@@ -34,6 +34,19 @@ JSON, LINES, PACKED = "frames", "lines", "messagepack"
 FORMS = [JSON, LINES, PACKED]
 
 
+class AtOnce(Auth):
+    """Changes who is known at once: nothing waits here."""
+
+    def __init__(self, steps: "Steps") -> None:
+        super().__init__(steps.node, cast(AbstractEventLoop, steps._loop))
+        self._steps = steps
+
+    async def change(self, command: Command) -> Reply | ForebayError:  # type: ignore[override]
+        reply = await self._steps.ask(command)
+        self.recheck()
+        return reply
+
+
 class Steps:
     """What requests of several steps are given. Their commands are carried out; events and webhooks are told.
 
@@ -45,7 +58,7 @@ class Steps:
         self.node = house.server.node
         self._loop = house.loop
         self.workers = Workers(lambda: house.now)
-        self.auth = Auth(self.node, cast(AbstractEventLoop, house.loop))
+        self.auth = AtOnce(self)
 
     async def ask(self, command: Command) -> Reply | ForebayError:
         replies: list[Reply | ForebayError] = []

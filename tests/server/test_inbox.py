@@ -184,6 +184,25 @@ def test_a_queue_that_is_full_holds_up_no_other_and_gets_its_messages_in_order_l
     assert take(client, "full", 1) == [1]
 
 
+def test_rows_of_a_suspended_tenant_wait_and_hold_up_nobody(client: Raw, url: str) -> None:
+    assert client.ask({"cmd": "TENANTPUT", "tenant": "halted", "suspended": True})["ok"]
+    run_sql(
+        url,
+        """
+        begin;
+        select forebay.push('mine', '1');
+        update forebay.inbox set tenant = 'halted' where queue = 'mine';
+        commit;
+        """,
+    )
+    run_sql(url, "select forebay.push('others', '2')")
+    assert take(client, "others", 1) == [2]
+    assert client.ask({"cmd": "TENANTPUT", "tenant": "halted", "suspended": False})["ok"]
+    waits = {"queue": "mine", "tenant": "halted", "wait_ms": 20_000, "create": True}
+    assert [each["payload"] for each in client.ask({"cmd": "POP", **waits})["messages"]] == [1]
+    assert ask_sql(url, "select id from forebay.refused where tenant = 'halted'") == []
+
+
 def test_a_transaction_that_is_slow_to_commit_is_not_passed_over(client: Raw, url: str) -> None:
     """It has its turn, others come and go behind it, and it is seen when it is there."""
     client.ask({"cmd": "PUSH", "queue": "slow", "payload": 0})

@@ -80,6 +80,38 @@ def test_over_tcp(world: World) -> None:
     assert world.cells >= CELLS_MIN, world.cells
 
 
+ALIKE = {
+    *("TENANT", "EVENTS"),  # which are about the asker
+    *("CRONPUT", "LIMITPUT", "STAGE", "WORKER", "TENANTPUT"),  # which make what is not there
+    *("NACK", "RELEASE", "ACK", "QUEUEDELETE"),  # of which others have left nothing
+}
+
+
+def test_the_questions_are_good_ones(world: World) -> None:
+    """Whose the things are gets another answer about them than about what is nowhere, by most commands."""
+    alike = []
+    with world.server.connect() as client:
+        client.ask({"cmd": "AUTH", "token": world.victim})
+        last = (
+            "EXTEND",
+            "NACK",
+            "GROUPDELETE",
+            "QUEUEDELETE",
+            "ACK",
+            "RELEASE",
+        )  # which leave less to ask for
+        for operation in sorted(ASKED, key=lambda each: each.name in last and last.index(each.name) + 1):
+            request = next(foreign.questions(operation))
+            found = [
+                _text(client, {"cmd": operation.name, **things.fill(request)})
+                for things in (world.there, world.nowhere)
+            ]
+            hidden = [world.there.hide(found[0]), world.nowhere.hide(found[1])]
+            if hidden[0] == hidden[1]:
+                alike.append(operation.name)
+    assert set(alike) <= ALIKE
+
+
 def test_over_http(world: World) -> None:
     before = world.look()
     clients = {role: Http(world.server.http, token) for role, token in world.askers.items()}

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -13,13 +15,15 @@ from typing import Any
 import pytest
 
 from forebay.broker.auth import REQUIRED, WRONG
+from forebay.core.routing.placement import home_of
+from forebay.wire.table import OPERATIONS
 from tests.server.flashq_http.talking import DoorServer
 from tests.server.foreign import ADMIN
 from tests.server.http.streaming import Stream
 from tests.server.http.talking import Http, bearer
 from tests.serving import Raw, Reply, Server, framed, packed, pop, push, refused
 
-OPERATIONS = (Path(__file__).parents[2] / "docs" / "OPERATIONS.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "OPERATIONS.md").read_text()
 NOBODYS = f"fb_{'0' * 12}_{'A' * 43}"
 """A token of the right form that no server has made."""
 
@@ -188,10 +192,25 @@ def test_a_revoked_token_ends_connections_streams_and_waits_at_once(server: Serv
         assert events.is_over()
         assert messages.is_over()
         assert bystander.ask({"cmd": "PUSH", "queue": "jobs", "payload": "not lost"})["ok"]
-        assert pop(bystander, "jobs")["payload"] == "not lost"
+        # A pop that just ended may have been given it; then it is given back.
+        assert pop(bystander, "jobs", wait_ms=10_000)["payload"] == "not lost"
         assert refused(bystander.ask({"cmd": "AUTH", "token": token["token"]}), "denied")
     with Http(server.http, token["token"]) as http:
         assert http.ask("GET", "/v1/queues").status == 401
+
+
+def test_nobody_becomes_somebody_else_while_answers_are_to_come(server: Server, admin: Http) -> None:
+    first, second = made(admin, "write", "first"), made(admin, "write", "second")["token"]
+    again = made(admin, "write", "first")["token"]
+    with shown(server, first["token"]) as client:
+        client.send({"cmd": "POP", "queue": "jobs", "wait_ms": 30_000, "create": True, "reqId": "pop"})
+        until(lambda: "forebay_waiting_pops 1" in admin.text("/metrics"))
+        assert refused(client.ask({"cmd": "AUTH", "token": second}), "conflict")
+        assert client.ask({"cmd": "AUTH", "token": again})["ok"], "the same rights: its waits go on"
+        admin.delete(f"/v1/tenants/first/tokens/{first['id']}")
+        client.send({"cmd": "PUSH", "queue": "jobs", "payload": 1, "reqId": "push"})
+        assert {client.receive()["reqId"], client.receive()["reqId"]} == {"push", "pop"}
+        assert client.ask({"cmd": "AUTH", "token": second})["tenant"] == "second"
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -211,7 +230,7 @@ def test_a_token_expires_on_an_open_connection(server: Server, admin: Http) -> N
 
 
 def test_what_the_documents_show_makes_a_token(server: Server) -> None:
-    (shown,) = re.findall(r"```sh tenants\n.*\n(curl .*)\n```", OPERATIONS)
+    (shown,) = re.findall(r"```sh tenants\n[^`]*\n(curl .*)\n```", DOCUMENT)
     shown = shown.replace("localhost:8080", server.http)
     environment = {**os.environ, "FOREBAY_ADMIN_TOKEN": ADMIN}
     ran = subprocess.run(["sh", "-c", f"exec {shown} -s"], env=environment, capture_output=True, check=True)
@@ -223,6 +242,73 @@ def test_what_the_documents_show_makes_a_token(server: Server) -> None:
         "ci",
     )
     assert made["expires_at"] == made["created_at"] + 90 * 86_400_000
+
+
+def test_a_token_of_one_that_expires_ends_with_it(server: Server, admin: Http) -> None:
+    owner = made(admin, "owner", "heirs", expires_ms=60_000)
+    with shown(server, owner["token"]) as client:
+        for fields in ({}, {"expires_ms": 3_600_000}):
+            token = client.ask({"cmd": "TOKENCREATE", "role": "read", **fields})
+            assert token["expires_at"] == owner["expires_at"]
+        assert (
+            client.ask({"cmd": "TOKENCREATE", "role": "read", "expires_ms": 1})["expires_at"]
+            < owner["expires_at"]
+        )
+
+
+def test_a_token_is_gone_even_if_who_revoked_it_went_away(server: Server, admin: Http) -> None:
+    token, owner = made(admin, "read", "left"), made(admin, "owner", "left")["token"]
+    with Http(server.http, token["token"]) as http, shown(server, token["token"]) as open_:
+        assert http.ask("GET", "/v1/queues").status == 200
+        client = shown(server, owner)
+        client.send({"cmd": "TOKENREVOKE", "id": token["id"]})
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()  # by a reset
+        assert refused(open_.receive(), "denied")
+        until(lambda: http.ask("GET", "/v1/queues").status == 401)
+
+
+def test_a_body_that_comes_after_its_token_was_revoked_is_refused(server: Server, admin: Http) -> None:
+    token, other = made(admin, "write", "late"), made(admin, "read", "late")["token"]
+    body = b'{"payload": "late"}'
+    with Http(server.http, token["token"]) as http:
+        wire = http.connection
+        wire.putrequest("POST", "/v1/queues/jobs/messages")
+        for name, value in {**bearer(token["token"]), "content-length": str(len(body))}.items():
+            wire.putheader(name, value)
+        wire.endheaders(body[:5])
+        # The head has arrived when the token was used.
+        until(
+            lambda: any(each["id"] == token["id"] and each["last_used_at"] for each in _tokens(admin, "late"))
+        )
+        admin.delete(f"/v1/tenants/late/tokens/{token['id']}")
+        wire.send(body[5:])
+        answer = wire.getresponse()
+        assert answer.status == 401
+        answer.read()
+    with Http(server.http, other) as http:
+        assert http.get("/v1/queues")["queues"] == []
+
+
+def _tokens(admin: Http, tenant: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = admin.get(f"/v1/tenants/{tenant}/tokens")["tokens"]
+    return found
+
+
+def test_headers_that_two_could_read_differently_are_refused(server: Server, admin: Http) -> None:
+    head = b"GET /v1/queues HTTP/1.1\r\nHost: h\r\n"
+    bearer_of = b"Authorization: Bearer " + ADMIN.encode() + b"\r\n"
+    for headers, status in (
+        (bearer_of, b"200"),
+        (bearer_of + bearer_of, b"400"),
+        (bearer_of + b"Authorization: Basic eA==\r\n", b"400"),
+        (bearer_of + b"X-Forebay-Tenant: a\r\nX-Forebay-Tenant: b\r\n", b"400"),
+        (bearer_of + b"X-Forebay-Tenant:\r\n", b"400"),
+    ):
+        host, _, port = server.http.rpartition(":")
+        with socket.create_connection((host, int(port))) as wire:
+            wire.sendall(head + headers + b"\r\n")
+            assert wire.recv(1 << 16).split()[1] == status, headers
 
 
 # A server that nobody has secured.
@@ -262,6 +348,16 @@ def test_tokens_and_suspended_tenants_outlast_a_crash(tmp_path: Path) -> None:
             assert admin.get("/v1/tenants/halted")["suspended"]
 
 
+def test_a_server_whose_admin_is_not_known_any_more_stays_closed(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    with Server(*data, "--admin-token", ADMIN) as server, Http(server.http, ADMIN) as admin:
+        token = made(admin, "read")["token"]
+    with Server(*data) as server, server.connect() as client:
+        assert refused(client.ask({"cmd": "STATS"}), "denied")
+        assert client.ask({"cmd": "AUTH", "token": token})["role"] == "read"
+        assert refused(client.ask({"cmd": "TENANTS"}), "denied")
+
+
 # Tenants.
 
 
@@ -284,6 +380,91 @@ def test_a_suspended_tenant_is_denied_and_loses_nothing(server: Server, admin: H
             assert refused(client.ask(request), "denied")
         assert not admin.put("/v1/tenants/halted", suspended=False)["suspended"]
         assert pop(client, "jobs")["payload"] == "first", "its lease was given back"
+
+
+def test_of_a_suspended_tenant_nothing_is_answered_but_who_asks(server: Server, admin: Http) -> None:
+    token = made(admin, "owner", "still")["token"]
+    with (
+        shown(server, token) as client,
+        Http(server.http, token) as http,
+        Stream(server.http, "/v1/events", bearer(token)) as events,
+    ):
+        assert client.ask({"cmd": "STATS"})["ok"]
+        admin.put("/v1/tenants/still", suspended=True)
+        assert events.is_over()
+        for operation in OPERATIONS:
+            reply = client.ask({"cmd": operation.name, **operation.example})
+            if operation.name != "AUTH":
+                assert refused(reply, "denied"), operation.name
+                assert "suspended" in reply["error"]["message"]
+        assert client.ask({"cmd": "AUTH"})["tenant"] == "still"
+        for path in ("/v1/queues", "/v1/webhooks", "/v1/workers", "/v1/events", "/metrics"):
+            answer = http.ask("GET", path)
+            assert (answer.status, answer.code) == (403, "denied"), path
+        assert http.get("/v1/auth")["tenant"] == "still"
+        with shown(server, token) as another:
+            assert refused(another.ask({"cmd": "STATS"}), "denied")
+        admin.put("/v1/tenants/still", suspended=False)
+        assert client.ask({"cmd": "STATS"})["ok"]
+        assert http.ask("GET", "/v1/queues").status == 200
+
+
+def test_an_admin_whose_tenant_is_suspended_can_resume_it(server: Server, admin: Http) -> None:
+    admin.put("/v1/tenants/default", suspended=True)
+    try:
+        assert admin.ask("GET", "/v1/tenants/default").json["suspended"]
+    finally:
+        admin.put("/v1/tenants/default", suspended=False)
+
+
+def test_who_may_only_push_writes_no_values(server: Server, admin: Http) -> None:
+    writes = {"keys_if_undelivered": ["config"]}
+    item = {"payload": 1, **writes}
+    requests: list[dict[str, Any]] = [
+        {"cmd": "PUSH", **item},
+        {"cmd": "PUSH", "items": [{"payload": 1}, item]},
+        {"cmd": "PUSH", "messages": [1], "on_complete": {"queue": "jobs", **item}},
+        {"cmd": "FLOW", "payload": 1, "children": [{"queue": "jobs", **item}]},
+        {"cmd": "FLOW", "children": [{"queue": "jobs", "payload": 1}], **item},
+        {"cmd": "TX", "ops": [{"cmd": "PUSH", "queue": "jobs", **item}]},
+    ]
+    for role, is_allowed in (("push", False), ("write", True)):
+        token = made(admin, role, "values")["token"]
+        with shown(server, token) as client, Http(server.http, token) as http:
+            for request in requests:
+                named = request if request["cmd"] == "TX" else {"queue": "jobs", **request}
+                assert client.ask(named)["ok"] == is_allowed, request
+            line = http.lines("jobs", json.dumps(item).encode())
+            assert (line.status == 200) == is_allowed
+            assert client.ask({"cmd": "PUSH", "queue": "jobs", "payload": 1})["ok"]
+
+
+def test_of_other_queues_than_its_own_a_token_sees_no_children(server: Server, admin: Http) -> None:
+    whole = made(admin, "write", "flows")["token"]
+    some = made(admin, "write", "flows", queues=["a*"])["token"]
+    with shown(server, whole) as client, shown(server, some) as narrow:
+        children = [{"queue": queue, "payload": queue} for queue in ("a1", "b1")]
+        flow = client.ask({"cmd": "FLOW", "queue": "a", "payload": 1, "children": children})
+        seen = {each: each.ask({"cmd": "CHILDREN", "id": flow["id"]}) for each in (client, narrow)}
+    assert [each["queue"] for each in seen[client]["children"]] == ["a1", "b1"]
+    assert [each["queue"] for each in seen[narrow]["children"]] == ["a1"]
+    assert seen[narrow]["total"] == 2
+
+
+def test_the_id_of_an_event_tells_nothing_of_other_tenants(server: Server, admin: Http) -> None:
+    token = made(admin, "write", "quiet")["token"]
+    others = [made(admin, "write", f"loud-{number}")["token"] for number in range(8)]
+    with shown(server, token) as client:
+        push(client, "jobs", 1)
+        before = client.ask({"cmd": "EVENTS"})["after"]
+        for other in others:
+            with shown(server, other) as loud:
+                push(loud, "jobs", 1)
+        after = client.ask({"cmd": "EVENTS"})["after"]
+    home = home_of("quiet", 16)
+    assert [each.partition(".")[0] for each in before.split("-")] == [str(home)]
+    assert all(home_of(f"loud-{number}", 16) != home for number in range(8))
+    assert after == before
 
 
 def test_tenants_are_made_by_use_or_by_an_admin(server: Server, admin: Http) -> None:

@@ -688,6 +688,27 @@ def test_what_a_receiver_says_stays_in_its_line(caplog: pytest.LogCaptureFixture
     world.run(story)
 
 
+def test_deliveries_of_a_suspended_tenant_wait_and_none_is_lost() -> None:
+    world = World()
+    world.answer = lambda sent: "no" if len(world.sent) == 1 else None
+
+    async def story(life: Life) -> None:
+        await life.ask(TenantPut("acme"))
+        await life.register(tenant="acme", kinds=["pushed"])
+        await life.push("q", b"1", b"2", tenant="acme")
+        await life.rest(0.5)
+        assert len(world.sent) == 1, "it failed, and is due again in a second"
+        await life.ask(TenantPut("acme", suspended=True))
+        await life.rest(3_600)
+        assert len(world.sent) == 1
+        await life.ask(TenantPut("acme", suspended=False))
+        await life.rest()
+        assert len(world.sent) == 2
+        assert world.sent[1].events == world.sent[0].events
+
+    world.run(story)
+
+
 # Where it lives.
 
 

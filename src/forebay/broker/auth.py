@@ -1,15 +1,15 @@
 """Who asks: tokens to principals, and what happens to connections when one ends.
 
 A server asks for tokens once it knows an administrator: by ``FOREBAY_ADMIN_TOKEN``, or because an admin has a
-token. Before that, anyone is an admin, unless there are other ways to show who asks: JWTs, or client
-certificates. A server that takes anyone only listens on this machine.
+token; or if it has keys for JWTs, or certificates of clients say who they are. Before that, anyone is an
+admin. A server that takes anyone only listens on this machine, and had no tokens when it started.
 
     token ──> principal ──> watched while a connection or a stream lives
                                 └── revoked or expired, or its key is gone: the watcher is told
 """
 
 import logging
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from forebay.broker import tokens
 from forebay.broker.claims import BadJwt
 from forebay.broker.node import Node
 from forebay.broker.tokens import Secret
-from forebay.core.api.commands import Reply
+from forebay.core.api.commands import Command, Reply
 from forebay.core.api.principals import ADMIN, ANYONE, Principal
 from forebay.core.api.tenants import Token, TokensUsed
 from forebay.core.engine import Engine
@@ -40,6 +40,7 @@ WRONG = "this token is not, or no longer, good here: ask whoever gave it to you 
 REFUSED_MS = 1_000
 """Of JWTs that are refused, one in this time is logged, and the others counted."""
 Ended = Callable[[], None]
+Changed = Callable[[], None]
 
 
 class NotKnown(Denied):
@@ -51,6 +52,7 @@ class NotKnown(Denied):
 class _Watch(Struct, eq=False):
     principal: Principal
     ended: Ended
+    changed: Changed | None
     timer: TimerHandle | None = None
 
 
@@ -107,10 +109,13 @@ class Auth:
         """Whether nobody is asked who he is."""
         found, engine = self._open, self._node.engine
         if found is None or found[0] is not engine or found[1] != self.generation:
-            knows_admin = self.has_admin or any(map(_is_admin, self._tokens.values()))
-            is_open = not self._closed and self._jwt is None and not knows_admin
+            is_open = not self._closed and not self._knows_admin()
             found = self._open = (engine, self.generation, is_open)
         return found[2]
+
+    def _knows_admin(self) -> bool:
+        is_asked = self.has_admin or self._jwt is not None
+        return is_asked or any(each.role == ADMIN for each in self._tokens.values())
 
     def anonymous(self) -> Principal | None:
         """Return who somebody is that showed nothing; None if he is nobody."""
@@ -145,10 +150,12 @@ class Auth:
         logger.info("a JWT is refused: %s%s", reason, more)
 
     def use(self, principal: Principal) -> None:
-        """Note that the token of a principal is used now; raise if it, or its certificate, has expired."""
+        """Note that a principal asks now; raise if it is none any more."""
         now = self._clock()
         if _has_expired(principal.expires_at, now):
             raise NotKnown(WRONG if principal.token else EXPIRED)
+        if self._is_gone(principal):
+            raise NotKnown(WRONG if principal.token else REQUIRED)
         if principal.token in self._tokens:
             self._used[principal.token] = now
             if self._timer is None:
@@ -164,13 +171,32 @@ class Auth:
         """Return when a token was last used; 0 if never."""
         return max(token.used_at, self._used.get(token.id, 0))
 
+    def is_suspended(self, principal: Principal) -> bool:
+        """Return whether the tenant of a principal is suspended. Admins go on: they can resume it."""
+        return self._node.engine.control.is_suspended(principal.tenant) and not principal.is_admin
+
+    # Change who is known.
+
+    def change(self, command: Command) -> "Future[Reply | ForebayError]":
+        """Apply a command that changes tenants or tokens, and tell those whom it concerns.
+
+        They are told even if nobody waits for the answer any more, and if it is an error: the commit may have
+        been kept all the same.
+        """
+        done: Future[Reply | ForebayError] = self._loop.create_future()
+        self._node.ask(self, done, command)
+        return done
+
     # Watch.
 
-    def watch(self, principal: Principal, ended: Ended) -> int:
-        """Have ``ended`` called once the principal is none any more; return what ``unwatch`` takes."""
+    def watch(self, principal: Principal, ended: Ended, changed: Changed | None = None) -> int:
+        """Have ``ended`` called once the principal is none any more; return what ``unwatch`` takes.
+
+        When its tenant is suspended or resumed, ``changed`` is called, or without it ``ended``.
+        """
         number = next(self._numbers)
-        watch = self._watches[number] = _Watch(principal, ended)
-        if self._is_gone(principal):  # since it was found
+        watch = self._watches[number] = _Watch(principal, ended, changed)
+        if self._is_over(watch):  # since it was found
             self._loop.call_soon(self._end, [number])
         if principal.expires_at:
             left_s = max(principal.expires_at - self._clock(), 0) / 1000
@@ -191,15 +217,22 @@ class Auth:
             watch.timer = self._loop.call_later(RING_AGAIN_S, self._ring, number)
 
     def recheck(self) -> None:
-        """Tell those whose token or key is gone, and those without a token if they need one from now on."""
+        """Tell those who are none any more, and those whose tenant was suspended or resumed."""
         self.generation += 1
-        self._end([number for number, each in self._watches.items() if self._is_gone(each.principal)])
+        self._end([number for number, each in self._watches.items() if self._is_over(each)])
+        for each in list(self._watches.values()):
+            if each.changed is not None:
+                each.changed()
+
+    def _is_over(self, watch: _Watch) -> bool:
+        has_to_end = watch.changed is None and self.is_suspended(watch.principal)
+        return has_to_end or self._is_gone(watch.principal)
 
     def _is_gone(self, principal: Principal) -> bool:
         """Return whether the token of a principal is not good any more, or he needs one now."""
         if principal.token:
             return not self._is_good(principal.token)
-        return principal == ANYONE and not self.is_open
+        return principal is ANYONE and not self.is_open
 
     def _is_good(self, token: str) -> bool:
         """Return whether a token was not revoked, or the key of a JWT is still one."""
@@ -237,7 +270,11 @@ class Auth:
     # It asks the node, like a connection.
 
     def answered(self, ticket: object, reply: Reply | ForebayError) -> None:
-        """Take the answer to a note of use. A failed one is lost: the next use is noted again."""
+        """Take an answer. That to a note of use tells nothing: if it failed, the next use is noted again."""
+        if isinstance(ticket, Future):
+            self.recheck()
+            if not ticket.done():
+                ticket.set_result(reply)
 
     def flush(self) -> None:
         """Do nothing: there is nobody to write to."""
@@ -246,10 +283,6 @@ class Auth:
 LONGEST_S = 86_400.0
 """Longest time that a timer is set for; then it looks again."""
 RING_AGAIN_S = 1.0
-
-
-def _is_admin(token: Token) -> bool:
-    return token.role == ADMIN and not token.queues
 
 
 def _has_expired(expires_at: int, now: int) -> bool:

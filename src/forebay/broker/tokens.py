@@ -36,11 +36,6 @@ def digest(salt: bytes, secret: str) -> bytes:
     return sha256(salt + secret.encode(errors="surrogatepass")).digest()
 
 
-def looks_like(text: str) -> bool:
-    """Return whether a text has the form of a token."""
-    return _FORM.fullmatch(text) is not None
-
-
 def find(text: str, tokens: dict[str, Token]) -> Token | None:
     """Return the token that a text is; the time that takes tells nothing about secrets."""
     parts = _FORM.fullmatch(text)

@@ -173,6 +173,8 @@ class Engine:
                 cron.hold(shard, command.name, command.suspended)
         return reply
 
+    check_values = staticmethod(access.check_values)
+
     def check_queues(self, command: Command, patterns: Patterns) -> None:
         """Raise unless a command is about queues only, and all of them match patterns.
 

@@ -58,6 +58,13 @@ class Denied(ForebayError):
     status = 403
 
 
+class Suspended(Denied):
+    """The tenant is suspended."""
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__(f"tenant {tenant} is suspended; nothing of it is lost, and an admin can resume it")
+
+
 class NotFound(ForebayError):
     """There is no such queue, message, lease, …, or it is another tenant's."""
 

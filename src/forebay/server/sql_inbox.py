@@ -2,7 +2,7 @@
 
     look ──> rows, in the order of their transactions ──> one push per queue ──> look again
                                                            │ refused: moved aside with the reason
-                                                           └ busy: left in place, retried after AGAIN_S
+                                                           └ busy, suspended: left in place for AGAIN_S
 
 Rows are deleted in the commit that appends their messages (``Arrive``), so a crash at any instant loses none
 and duplicates none.
@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from forebay.broker.node import Node
 from forebay.core.api.commands import Arrive
-from forebay.core.errors import Busy, Damaged, ForebayError, Invalid
+from forebay.core.errors import Busy, Damaged, Denied, ForebayError, Invalid
 from forebay.core.words import is_own
 from forebay.server.node_client import NodeClient
 from forebay.server.operations.push import attributes_of, job_of, push_of
@@ -111,6 +111,9 @@ class InboxReader:
         except ForebayError as error:
             reply = error
         if not isinstance(reply, ForebayError):
+            return []
+        if isinstance(reply, Denied):  # the tenant is suspended, or not created yet: its rows wait
+            self._busy[place] = asyncio.get_running_loop().time() + AGAIN_S
             return []
         if len(rows) == 1:
             if not isinstance(reply, Busy | Damaged):

@@ -147,7 +147,7 @@ def carried(body: bytes, *, packed: bool) -> None:
     try:
         request = door.decode_packed(body) if packed else door.decode(body)
         assert request.reqId is not None
-        if request.is_command:
+        if request.is_command and not request.is_auth:
             request.command(caller)
     except ForebayError as error:
         encoded = door.encode_error(error, door.glimpse(body).reqId, packed=packed)

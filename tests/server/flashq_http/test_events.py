@@ -191,7 +191,7 @@ class QuietHub:
     def leave(self, wanted: Wanted, listener: Listener) -> None:
         pass
 
-    def reached(self) -> str:
+    def reached(self, tenant: str) -> str:
         return ""
 
 

@@ -18,11 +18,13 @@ from forebay.core.state import BUCKETS_MS, Tally
 from forebay.core.words import EVENT_KINDS
 from forebay.server.events.hub import Hub
 from forebay.server.http.connection import HttpLimits
+from forebay.server.http.identity import CONTEXT
 from forebay.server.http.metrics import Metrics
 from forebay.server.http.queue_metrics import QueueText, Rest, values_of
 from forebay.server.http.request_body import Gone
 from forebay.server.measure import SLICE
 from forebay.server.node_client import NodeClient
+from forebay.server.operations.carried import Context
 from forebay.server.shared import Shared
 from forebay.server.workers import Workers
 from forebay.store.memory import MemoryStore
@@ -64,7 +66,8 @@ class Scraped:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await self._metrics({"type": "http", "method": "GET", "headers": []}, receive, send)
+        scope = {"type": "http", "method": "GET", "headers": [], CONTEXT: Context()}
+        await self._metrics(scope, receive, send)
         return sent
 
 

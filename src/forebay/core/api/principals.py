@@ -129,9 +129,7 @@ def check_tenant(name: str, field: str = "tenant") -> None:
         raise Invalid(field, "a name without _ at its start: those are the server's own")
 
 
-def check_grant(by: Principal, role: str, queues: Patterns) -> None:
+def check_grant(by: Principal, role: str) -> None:
     """Raise unless a principal may make another with this role: nobody gives away more than he has."""
     if not INCLUDES[role] <= INCLUDES[by.role]:
         raise Denied(f"the role {by.role} can't give the role {role} to others")
-    if by.queues and not (queues and all(each in by.queues for each in queues)):
-        raise Denied(f"this principal is for the queues {', '.join(by.queues)} only")

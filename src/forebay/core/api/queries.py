@@ -372,12 +372,14 @@ class Children(Query, gc=False):
 
     tenant: str
     id: int
+    within: tuple[str, ...] = ()
+    """Patterns of the queues whose messages are shown; all if empty."""
 
 
 class ChildrenFound(Struct, gc=False):
     id: int
     shown: ShownAll
-    """Children that are still kept, at most one page."""
+    """Children that are still kept and may be seen, at most one page."""
     results: list[NotesFound]
     """Their results."""
     completed: int

@@ -91,6 +91,7 @@ def children(shard: Shard, command: Children, now: int) -> ChildrenFound:
     asked = Show(command.tenant, current_ids(shard, given), dropped=True)
     found = message_state.show_each(shard, asked, now)
     open_ = sum(each.state.state != "completed" for each in found)
+    found = [each for each in found if has_queue(command.within, each.queue.name)]
     sizes = accumulate(map(logs.piece_bytes, found))
     shown = found[: max(sum(size <= shard.limits.read_bytes_max for size in sizes), 1)]
     results = [

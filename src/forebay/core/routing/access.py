@@ -5,9 +5,10 @@ Most principals are for all queues, and nothing here is run for them.
 
 from collections.abc import Iterable
 
-from forebay.core.api.commands import Backup, Command, Hold, Pop, Push
+from forebay.core.api.commands import Backup, Command, Hold, Pop, Push, Transact
+from forebay.core.api.jobs import PushFlow, PushJobs
 from forebay.core.api.principals import Patterns, has_queue
-from forebay.core.api.queries import CronList, FindJob, ListQueues, Stats
+from forebay.core.api.queries import Children, CronList, FindJob, ListQueues, Stats
 from forebay.core.api.tenants import OfControl
 from forebay.core.errors import Denied
 from forebay.core.routing.spread import Touched, touched
@@ -33,10 +34,18 @@ def about(command: Command, patterns: Patterns, *, is_spread: bool) -> Touched:
         if tuple(command.within) != tuple(patterns):
             raise Denied(only(patterns))
         return Touched()
+    if isinstance(command, Children) and tuple(command.within) != tuple(patterns):
+        raise Denied(only(patterns))
     found = touched(command, is_spread=is_spread)
     if found.has_values:
         raise Denied(f"{only(patterns)}, and this belongs to its whole tenant")
     return found
+
+
+def check_values(command: Command) -> None:
+    """Raise if a push writes values, should it not be delivered: who may only push may not."""
+    if isinstance(command, PushJobs | PushFlow | Transact) and touched(command, is_spread=False).has_values:
+        raise Denied("keys_if_undelivered needs the role write: it writes values")
 
 
 def check(queues: Iterable[str], patterns: Patterns) -> None:

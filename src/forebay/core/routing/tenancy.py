@@ -16,7 +16,7 @@ from forebay.core.api.tenants import (
     TokensUsed,
 )
 from forebay.core.bounds import SHOWN_MAX, TOKENS_MAX, Limits, check_name, check_printable, check_range
-from forebay.core.errors import Conflict, Denied, Invalid, NotFound
+from forebay.core.errors import Conflict, Denied, Invalid, NotFound, Suspended
 from forebay.core.routing.control import Control
 from forebay.core.words import DEFAULT, is_own
 
@@ -24,7 +24,7 @@ from forebay.core.words import DEFAULT, is_own
 def check_use(control: Control, limits: Limits, tenant: str) -> None:
     """Raise unless commands of a tenant are taken."""
     if control.is_suspended(tenant):
-        raise Denied(f"tenant {tenant} is suspended; nothing of it is lost, and an admin can resume it")
+        raise Suspended(tenant)
     is_known = tenant in control.tenants or is_own(tenant) or tenant == DEFAULT
     if not is_known and not limits.use_creates_tenants:
         raise Denied(f"there is no tenant {tenant}; here an admin creates them")
@@ -79,6 +79,8 @@ def _put_token(control: Control, command: TokenPut, now: int) -> TokensFound:
     check_tenant(token.tenant)
     check_role(token.role)
     check_patterns(token.queues)
+    if token.role == ADMIN and token.queues:
+        raise Invalid("queues", "left out: an admin is for all queues")
     if token.name:
         check_name("name", token.name)
         check_printable("name", token.name)
@@ -104,9 +106,9 @@ def _delete_token(control: Control, command: TokenDelete) -> TokensFound:
     token = control.tokens.get(command.id)
     if token is None or token.tenant != command.of:
         raise NotFound(f"there is no token {command.id}")
-    if command.keep_admin and token.role == ADMIN and not token.queues:
+    if command.keep_admin and token.role == ADMIN:
         others = (each for each in control.tokens.values() if each is not token)
-        if not any(each.role == ADMIN and not each.queues and not each.expires_at for each in others):
+        if not any(each.role == ADMIN and not each.expires_at for each in others):
             raise Conflict("it is the last token of an admin that does not expire: create another one first")
     control.check_owner()
     control.remove_token(token.id)

@@ -18,4 +18,4 @@ class Token(Struct, gc=False):
     digest: bytes
     """Hash of salt and secret."""
     used_at: int = 0
-    """When it was last used, give or take a minute; 0 if never."""
+    """When it was last used, give or take half a minute; 0 if never."""

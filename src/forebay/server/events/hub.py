@@ -193,10 +193,18 @@ class Hub:
         assert isinstance(found, PositionsFound)
         return found.ends
 
-    def reached(self) -> str:
-        """Send what is pending, and return the event id behind it."""
+    def reached(self, tenant: str) -> str:
+        """Send what is pending, and return the event id of a tenant behind it."""
         self._flush()
-        return shown_positions(self._positions)
+        return shown_positions(self._of(tenant))
+
+    def _of(self, tenant: str) -> Positions:
+        """Return the positions in the logs of a tenant's shards: others would tell what other tenants do."""
+        engine, at = self._node.engine, self._positions
+        if engine.control.is_spread(tenant):
+            return dict(at)
+        home = engine.home(tenant)
+        return {home: at[home]} if home in at else {}
 
     def past_damage(self, shard: int, offset: int) -> int:
         """Return the offset behind a damaged segment of an event log; none of its events can be read."""
@@ -219,7 +227,7 @@ class Hub:
             self._by_queue.setdefault(place, {})[wanted] = None
         self.count += 1
         self._listen()
-        return listener, dict(self._positions)
+        return listener, self._of(wanted.tenant)
 
     def follow(self, follower: Callable[[list[EmittedEvent]], None] | None) -> None:
         """Call ``follower`` when there are new events, which it reads from their logs; None removes it."""
@@ -312,9 +320,9 @@ class Hub:
                     if wanted.has(each.tenant, each.queue, kind):
                         event = event or (kind, each.payload)
                         found.setdefault(wanted, []).append(event)
-        after = shown_positions(self._positions)
+        reached = {tenant: shown_positions(self._of(tenant)) for tenant in {each.tenant for each in found}}
         for wanted, events in found.items():
-            batch = Batch(events, after)
+            batch = Batch(events, reached[wanted.tenant])
             stream = batch.as_stream()
             for listener in list(self._listeners[wanted]):
                 listener.offer(batch, stream)

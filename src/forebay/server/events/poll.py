@@ -51,16 +51,16 @@ class Polls(Backlog):
                 reached = batch.after
                 if len(found) >= EVENTS_MAX:
                     break
-            return (found, reached) if found else await self._next(listener, reached, wait_ms)
+            return (found, reached) if found else await self._next(tenant, listener, reached, wait_ms)
         finally:
             self.hub.leave(wanted, listener)
 
-    async def _next(self, listener: Listener, reached: str, wait_ms: int) -> Told:
+    async def _next(self, tenant: str, listener: Listener, reached: str, wait_ms: int) -> Told:
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 await listener.wait()
         except TimeoutError:
-            reached = self.hub.reached()  # flushes pending events, which belong to this reply
+            reached = self.hub.reached(tenant)  # flushes pending events, which belong to this reply
             return _payloads(listener), reached
         batches = [batch for batch, _ in listener.take()]
         if not batches:

@@ -2,6 +2,8 @@
 
 from hmac import compare_digest
 
+from forebay.broker.node import Node
+from forebay.core.api.commands import Command
 from forebay.core.api.principals import OWNER, Principal, has_queue
 from forebay.core.bounds import Limits
 from forebay.core.errors import Denied
@@ -55,6 +57,13 @@ class Caller:
         self.workers = workers
         self.completions = completions
         self.subscriptions = Subscriptions()
+        self.is_narrow = bool(self.queues)
+        self.is_suspended = False
+
+    def check_command(self, node: Node, command: Command) -> None:
+        """Raise if a command is about more than its queues."""
+        if self.queues:
+            node.engine.check_queues(command, self.queues)
 
     def check_whole(self) -> None:
         """Raise if it is for some queues only: what it asks for is about all of them."""

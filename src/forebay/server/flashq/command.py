@@ -96,8 +96,8 @@ class AboutJob(Asked, gc=False, kw_only=True):
 
 async def ask(services: Services, caller: Caller, command: CoreCommand) -> Reply:
     """Return the reply of the core, or raise its error."""
-    if caller.queues:
-        services.questions.node.engine.check_queues(command, caller.queues)
+    if caller.is_narrow:
+        caller.check_command(services.questions.node, command)
     reply = await services.questions.ask(command)
     if isinstance(reply, ForebayError):
         raise reply

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from forebay.broker.auth import Auth, NotKnown
 from forebay.core.api.principals import ROLES, Principal
 from forebay.core.bounds import Limits
-from forebay.core.errors import Denied, ForebayError
+from forebay.core.errors import Denied, ForebayError, Suspended
 from forebay.core.words import DEFAULT
 from forebay.server.decode_errors import Glimpse, glimpse
 from forebay.server.flashq import answers, errors
@@ -56,6 +56,14 @@ class Door:
         completions = self._completions.setdefault(tenant, Completions())
         return Caller(owner, limits, principal, may, self.workers, completions)
 
+    @staticmethod
+    def suspend(caller: Caller, is_suspended: bool) -> Caller:
+        """Return the caller, whose tenant was suspended or resumed."""
+        assert caller.principal is not None
+        caller.is_suspended = is_suspended
+        caller.may = frozenset() if is_suspended else MAY[caller.principal.role]
+        return caller
+
     def anonymous(self, auth: Auth) -> Principal | None:
         return None if self.tokens else auth.anonymous()
 
@@ -77,6 +85,8 @@ class Door:
         """Return the caller; raise if it may not send a command."""
         if caller.principal is None:
             raise errors.not_authenticated()
+        if caller.is_suspended:
+            raise Suspended(caller.tenant)
         name = COMMAND_NAMES[type(request)]
         if not caller.principal.may(NEEDS[name]):
             role = caller.principal.role

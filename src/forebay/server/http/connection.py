@@ -25,8 +25,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from forebay.core.api.principals import Principal
 from forebay.core.errors import Busy, ForebayError, Invalid
 from forebay.server.access_log import SLOW_MS
+from forebay.server.http.headers import header
 from forebay.server.http.push_stream import LINES
-from forebay.server.http.request_body import header
 
 logger = logging.getLogger("forebay.http")
 

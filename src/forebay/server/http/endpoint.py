@@ -10,13 +10,15 @@ from msgspec import UNSET, Struct
 from starlette.types import Message, Receive, Scope, Send
 
 from forebay.core.api.commands import Command, Pop, Popped, Reply
+from forebay.core.api.principals import ROLES, Principal
 from forebay.core.api.queries import Await, KvWatch
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
 from forebay.server.access_log import ACTS, DONE, UNREAD, Asked, command_of
 from forebay.server.decode_errors import Glimpse, in_words_of, names_within
+from forebay.server.http.headers import header
 from forebay.server.http.identity import context_of, lasting
 from forebay.server.http.operation import Bound, encode, places_of
-from forebay.server.http.request_body import Gone, Reader, check_no_body, header, whole
+from forebay.server.http.request_body import Gone, Reader, check_no_body, whole
 from forebay.server.node_client import NodeClient as NodeClient
 from forebay.server.operations.carried import Context, check_role, for_tenant
 from forebay.server.tcp.codec import Services
@@ -120,6 +122,7 @@ class Endpoint:
         self._body_bytes_max = body_bytes_max
         self._now = asyncio.get_running_loop().time
         self._needs = bound.route.needs or bound.operation.roles
+        self._roles = frozenset(role for role in ROLES if Principal(role=role).may(self._needs))
         self._is_mixed = bound.operation.name in MIXED
         self._command: str | None = bound.operation.name
         """What the log calls its requests; None if each says its own."""
@@ -190,7 +193,7 @@ class Endpoint:
         """Raise unless the principal of a request has the role that this needs."""
         principal = context_of(scope).principal
         assert principal is not None
-        if not principal.may(self._needs):
+        if principal.role not in self._roles:
             check_role(principal, self._needs, self.bound.operation.name)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Struct:
@@ -211,8 +214,8 @@ class Endpoint:
         if not request.is_command:
             return await self._step_by_step(request, context, scope, receive)
         command = request.command(context)
-        if context.queues:
-            self._questions.node.engine.check_queues(command, context.queues)
+        if context.is_narrow:
+            context.check_command(self._questions.node, command)
         if may_wait(command):
             reply = await Patient(self._questions.node).answer(command, scope, receive)
         else:

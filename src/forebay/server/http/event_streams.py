@@ -25,9 +25,10 @@ from forebay.server.events.hub import (
     shown_positions,
 )
 from forebay.server.http.endpoint import Patient, send_error, told, until_gone
+from forebay.server.http.headers import header
 from forebay.server.http.identity import context_of, lasting, require
 from forebay.server.http.operation import Query, encode
-from forebay.server.http.request_body import Reader, header
+from forebay.server.http.request_body import Reader
 from forebay.server.node_client import NodeClient
 from forebay.server.operations.carried import Context
 from forebay.server.operations.pop import delivered
@@ -108,7 +109,7 @@ class EventStream(Backlog):
             while not (listener.ended or listener.dropped):
                 await listener.wait()
                 # A ping carries the current id: few matching events must not mean resuming far back.
-                reached = self.hub.reached() if pings.is_due else ""
+                reached = self.hub.reached(wanted.tenant) if pings.is_due else ""
                 chunk = b"".join(stream for _, stream in listener.take())
                 if chunk or pings.is_due:
                     await out.send(chunk or b"id: %s\nevent: ping\ndata:\n\n" % reached.encode())

@@ -12,8 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from forebay.core.errors import Busy, Denied, ForebayError, Invalid
 from forebay.server.access_log import ACTS, DONE, UNREAD, AccessLog, Asked
 from forebay.server.http.endpoint import ACT, GIVEN_ID, OUTCOME, TOLD, send_error
+from forebay.server.http.headers import header
 from forebay.server.http.identity import context_of
-from forebay.server.http.request_body import Gone, header
+from forebay.server.http.request_body import Gone
 
 logger = logging.getLogger("forebay.http")
 

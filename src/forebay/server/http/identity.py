@@ -4,10 +4,9 @@ What it may is looked at where it is carried out; here its principal is found, o
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
-from typing import cast
 
 from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,7 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from forebay.broker.auth import REQUIRED, Auth, NotKnown
 from forebay.core.api.principals import Principal
 from forebay.core.bounds import Limits
-from forebay.core.errors import ForebayError, Invalid
+from forebay.core.errors import ForebayError, Invalid, Suspended
+from forebay.server.http.headers import check_once, headers
 from forebay.server.operations import codec
 from forebay.server.operations.carried import Context, check_role, for_tenant
 
@@ -23,12 +23,19 @@ CONTEXT = "forebay.context"
 """Key in the scope: the context of the request."""
 AUTH = "forebay.auth"
 """Key in the scope: who knows the principals."""
+GENERATION = "forebay.generation"
+"""Key in the scope: whether anybody may be known no more since the head of the request."""
+AUTHORIZATION = b"authorization"
+TENANT = b"x-forebay-tenant"
+"""Header in which an admin names the tenant that he acts for."""
+WHO = "/v1/auth"
+"""Path that tells who asks, also while his tenant is suspended."""
 OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
 """Paths that tell nothing of anybody: for probes and browsers, which have no token."""
 KNOWN_MAX = 10_000
 """Tokens whose principals are remembered; then all are forgotten and found again."""
 BEARER = b"bearer "
-Refuse = Callable[[Scope, Send, ForebayError], object]
+Refuse = Callable[[Scope, Send, ForebayError], Awaitable[None]]
 
 
 class Known(Struct, gc=False, frozen=True):
@@ -50,14 +57,11 @@ class Identities:
 
     def context(self, scope: Scope) -> Context:
         """Return the context of a request; raise if nobody knows who sends it, or it names another tenant."""
-        token, tenant = b"", b""
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                token = value
-            elif name == b"x-forebay-tenant":
-                tenant = value
+        check_once(scope, AUTHORIZATION, TENANT)
+        given = headers(scope)
+        token, tenant = given.get(AUTHORIZATION, b""), given.get(TENANT)
         found = self._of_token(token) if token[: len(BEARER)].lower() == BEARER else self._of_nothing(scope)
-        if tenant:
+        if tenant is not None:
             try:
                 found = for_tenant(found, tenant.decode())
             except UnicodeDecodeError:
@@ -97,6 +101,23 @@ class Identities:
         return Known(codec.context(0, self._limits, self.auth.principal(token)), generation)
 
 
+def check_in_use(auth: Auth, principal: Principal | None) -> None:
+    """Raise if the tenant of a principal is suspended."""
+    if principal is not None and auth.is_suspended(principal):
+        raise Suspended(principal.tenant)
+
+
+def still_known(scope: Scope) -> None:
+    """Raise if who sends a request is known no more: its body may have come long after its head."""
+    auth: Auth | None = scope.get(AUTH)
+    principal = context_of(scope).principal
+    if auth is None or principal is None:
+        return
+    if principal.expires_at or scope[GENERATION] != auth.generation:  # else nothing has changed since
+        auth.use(principal)
+        check_in_use(auth, principal)
+
+
 def of_certificate(scope: Scope, auth: Auth) -> Principal | None:
     """Return the principal of the client certificate that a request came with; raise if that has expired."""
     connection = scope.get("forebay.connection")
@@ -129,29 +150,37 @@ class Identified:
         path: str = scope["path"]
         if path in OPEN:
             return
-        scope[AUTH] = self._identities.auth
+        auth = scope[AUTH] = self._identities.auth
+        scope[GENERATION] = auth.generation
         try:
-            scope[CONTEXT] = self._identities.context(scope)
+            scope[CONTEXT] = found = self._identities.context(scope)
         except NotKnown:
             if not path.startswith(self._incoming) or scope.get("method") != "POST":
                 raise
             if not self._signed:  # its header was meant for somebody else
-                scope[CONTEXT] = self._identities.anybody()
+                scope[CONTEXT] = found = self._identities.anybody()
+            else:
+                return
+        if path != WHO:
+            check_in_use(auth, found.principal)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         try:
             self._identify(scope)
         except ForebayError as error:
-            if scope["type"] == "websocket":
-                await receive()
-            await self._refuse(scope, send, error)  # type: ignore[misc]
-            return
-        await self._app(scope, receive, send)
+            return self._refused(scope, receive, send, error)
+        return self._app(scope, receive, send)
+
+    async def _refused(self, scope: Scope, receive: Receive, send: Send, error: ForebayError) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+        await self._refuse(scope, send, error)
 
 
 def context_of(scope: Scope) -> Context:
     """Return the context of a request."""
-    return cast(Context, scope.get(CONTEXT, NOBODY))
+    found: Context = scope.get(CONTEXT, NOBODY)
+    return found
 
 
 NOBODY = Context(principal=None)

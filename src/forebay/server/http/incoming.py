@@ -12,9 +12,10 @@ from forebay.core.bounds import HEADER_BYTES_MAX, HEADERS_MAX, NAME_BYTES_MAX
 from forebay.core.errors import Denied, Invalid
 from forebay.core.state import Attributes
 from forebay.server.http.endpoint import Endpoint
+from forebay.server.http.headers import header
 from forebay.server.http.identity import context_of
 from forebay.server.http.operation import Bound, Query, encode
-from forebay.server.http.request_body import header, whole
+from forebay.server.http.request_body import whole
 from forebay.server.operations.carried import Context, ask, shown
 from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.signatures import is_signed

@@ -22,9 +22,10 @@ from forebay.server.http.endpoint import (
     send_error,
     stop_reading,
 )
+from forebay.server.http.headers import header
 from forebay.server.http.identity import context_of, lasting
 from forebay.server.http.operation import encode
-from forebay.server.http.request_body import header, is_packed, parts
+from forebay.server.http.request_body import is_packed, parts
 from forebay.server.operations.carried import Context, ask, shown
 from forebay.server.operations.push import are_alike, job_of, push_of
 from forebay.wire.operations.push import Item

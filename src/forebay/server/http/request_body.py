@@ -11,6 +11,8 @@ from starlette.types import Receive, Scope
 
 from forebay.core.errors import Invalid, Unsupported
 from forebay.server.decode_errors import HIDDEN, explain
+from forebay.server.http.headers import header
+from forebay.server.http.identity import still_known
 from forebay.server.operations.codec import explain_field
 from forebay.wire.text import check_depth, check_text
 from forebay.wire.types import Key
@@ -43,14 +45,6 @@ class Broken(Invalid):
     def __init__(self, status: int, why: Invalid) -> None:
         super().__init__(why.field, why.accepted)
         self.status = status  # type: ignore[misc]
-
-
-def header(scope: Scope, name: bytes) -> bytes:
-    """Return a header of a request; empty if it is absent."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value)
-    return b""
 
 
 async def parts(scope: Scope, receive: Receive, packed: bool) -> AsyncIterator[bytes]:
@@ -102,7 +96,7 @@ class Unpacker:
 
 
 async def whole(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Return the whole body; raise if it is over the limit."""
+    """Return the whole body; raise if it is over the limit, or who sends it is known no more."""
     packed = is_packed(scope)
     said = header(scope, b"content-length")
     if said and int(said) > limit:
@@ -112,6 +106,7 @@ async def whole(scope: Scope, receive: Receive, limit: int) -> bytes:
         if message["type"] == "http.request" and not message.get("more_body", False):
             body: bytes = message.get("body", b"")
             if len(body) <= limit:
+                still_known(scope)
                 return body
             raise _too_large(limit)
         receive = _again(message, receive)
@@ -122,6 +117,7 @@ async def whole(scope: Scope, receive: Receive, limit: int) -> bytes:
         if size > limit:
             raise _too_large(limit)
         found.append(part)
+    still_known(scope)
     return b"".join(found)
 
 

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
+from forebay.broker.node import Node
 from forebay.core import ids
 from forebay.core.api import commands as core
-from forebay.core.api.principals import ANYONE, Principal, check_tenant, has_queue
+from forebay.core.api.principals import ANYONE, WRITE, Principal, check_tenant, has_queue
 from forebay.core.errors import Denied, ForebayError, Invalid
 from forebay.core.keyvalue import keys
 from forebay.core.words import DEFAULT
@@ -30,6 +31,17 @@ class Context(Struct, frozen=True, gc=False):
     """Patterns of the queues that the principal is for; all if empty."""
     may: frozenset[type] = frozenset()
     """Classes of requests that need no further look: the role of the principal is enough for all of these."""
+    is_narrow: bool = False
+    """Whether each command has to be looked at: the principal is for some queues, or may only push."""
+    is_suspended: bool = False
+    """Whether the tenant of the principal is suspended."""
+
+    def check_command(self, node: Node, command: core.Command) -> None:
+        """Raise if a command is about more than the principal may."""
+        if self.queues:
+            node.engine.check_queues(command, self.queues)
+        if self.principal is not None and not self.principal.may((WRITE,)):
+            node.engine.check_values(command)
 
     def check_whole(self) -> None:
         """Raise if the principal is for some queues only: the request is about more than queues."""
@@ -101,8 +113,8 @@ class Carried:
 
 async def ask(services: Services, context: Context, command: core.Command) -> Any:
     """Return the reply of the core; raise if it is an error."""
-    if context.queues:
-        services.questions.node.engine.check_queues(command, context.queues)
+    if context.is_narrow:
+        context.check_command(services.questions.node, command)
     reply = await services.questions.ask(command)
     if isinstance(reply, ForebayError):
         raise reply

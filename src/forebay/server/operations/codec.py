@@ -5,11 +5,12 @@ from typing import Any, Union
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from forebay.broker.auth import REQUIRED, Auth, NotKnown
-from forebay.core.api.principals import ROLES, WRITE, Principal
+from forebay.core.api.principals import PUSH, ROLES, WRITE, Principal
 from forebay.core.bounds import Limits
-from forebay.core.errors import ForebayError, Invalid
+from forebay.core.errors import ForebayError, Invalid, Suspended
 from forebay.core.words import DEFAULT
 from forebay.server.decode_errors import (
     Glimpse,
@@ -60,7 +61,17 @@ def context(owner: int, limits: Limits, principal: Principal | None) -> Context:
     """Return the context of a connection; without a principal, nothing but AUTH is taken."""
     if principal is None:
         return Context(DEFAULT, owner, None)
-    return Context(principal.tenant, owner, principal, principal.queues, MAY[principal.role])
+    is_narrow = bool(principal.queues) or principal.role == PUSH
+    return Context(
+        principal.tenant, owner, principal, principal.queues, MAY[principal.role], is_narrow=is_narrow
+    )
+
+
+def suspend(context: Context, is_suspended: bool) -> Context:
+    """Return the context of a connection whose tenant was suspended or resumed."""
+    assert context.principal is not None
+    may: frozenset[type] = frozenset() if is_suspended else MAY[context.principal.role]
+    return replace(context, may=may, is_suspended=is_suspended)
 
 
 def anonymous(auth: Auth) -> Principal | None:
@@ -76,6 +87,8 @@ def allowed(request: Any, context: Context) -> Context:
     principal = context.principal
     if principal is None:
         raise NotKnown(REQUIRED)
+    if context.is_suspended:
+        raise Suspended(context.tenant)
     if type(request) not in context.may:
         request.check_allowed(principal)
     return context if request.tenant is UNSET else for_tenant(context, request.tenant)

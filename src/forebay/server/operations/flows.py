@@ -51,7 +51,7 @@ def _child(given: Child, depth: int = 1) -> job_commands.FlowJob:
 
 class GetChildren(Carried, wire.GetChildren):
     def command(self, context: Context) -> core.Command:
-        return queries.Children(context.tenant, ids.parse(self.id))
+        return queries.Children(context.tenant, ids.parse(self.id), context.queues)
 
     def reply(self, reply: queries.ChildrenFound, context: Context) -> Children:
         children = [seen(each, context) for each in reply.shown.deliveries]

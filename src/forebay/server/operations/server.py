@@ -52,7 +52,9 @@ class PollEvents(Carried, wire.PollEvents):
         try:
             return await services.polls.events(context.tenant, *what, within=context.queues)
         except asyncio.CancelledError:  # a client that sends no more still reads what there is
-            return [], services.polls.hub.reached() if self.after is None else self.after or BEGINNING
+            if self.after is None:
+                return [], services.polls.hub.reached(context.tenant)
+            return [], self.after or BEGINNING
 
     def reply(self, reply: Told, context: Context) -> Polled:
         events, after = reply

@@ -1,13 +1,13 @@
 """Tenants, their tokens, and who asks."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from forebay.broker import tokens
 from forebay.core.api import tenants as core
 from forebay.core.api.commands import Command, TenantFound, TenantPut
 from forebay.core.api.principals import Principal, check_grant, check_patterns, check_role
-from forebay.core.bounds import DELAY_MS_MAX, SHOWN_MAX, check_range
-from forebay.core.errors import Denied
+from forebay.core.bounds import DELAY_MS_MAX, NEVER, SHOWN_MAX, check_range
+from forebay.core.errors import Denied, ForebayError
 from forebay.server.operations.carried import Carried, Context, ask
 from forebay.server.tcp.codec import Services
 from forebay.wire.operations import tenants as wire
@@ -72,13 +72,21 @@ class PutTenant(Carried, wire.PutTenant):
     async def carry_out(self, services: Services, context: Context) -> TenantFound:
         context.check_whole()
         command = TenantPut(context.tenant, self.spread, self.suspended)
-        found: TenantFound = await ask(services, context, command)
+        found: TenantFound = await _change(services, command)
         if self.suspended:
             services.questions.node.give_back_all(context.tenant)  # its consumers can't settle them now
         return found
 
     def reply(self, reply: TenantFound, context: Context) -> TenantShown:
         return _shown(reply)
+
+
+async def _change(services: Services, command: Command) -> Any:
+    """Apply a command that changes who is known; raise if it is refused."""
+    reply = await services.auth.change(command)
+    if isinstance(reply, ForebayError):
+        raise reply
+    return reply
 
 
 class ListTokens(Carried, wire.ListTokens):
@@ -114,16 +122,14 @@ class CreateToken(Carried, wire.CreateToken):
         check_patterns(self.queues)
         if context.principal is None:
             raise Denied("nobody makes tokens without being somebody")
-        check_grant(context.principal, self.role, self.queues)
-        now = services.questions.node.now()
-        expires_at = 0
+        check_grant(context.principal, self.role)
+        now, expires_at = services.questions.node.now(), context.principal.expires_at
         if self.expires_ms is not None:
             check_range("expires_ms", self.expires_ms, 1, DELAY_MS_MAX)
-            expires_at = now + self.expires_ms
+            expires_at = min(now + self.expires_ms, expires_at or NEVER)
         queues = tuple(self.queues)
         text, token = tokens.make(context.tenant, self.role, self.name, queues, now, expires_at)
-        await ask(services, context, core.TokenPut(token))
-        services.auth.recheck()  # the first token of an admin closes the server for those without one
+        await _change(services, core.TokenPut(token))
         return CreatedToken(
             id=token.id,
             token=text,
@@ -145,8 +151,7 @@ class RevokeToken(Carried, wire.RevokeToken):
     async def carry_out(self, services: Services, context: Context) -> Revoked:
         context.check_whole()
         keep_admin = not services.auth.has_admin
-        await ask(services, context, core.TokenDelete(context.tenant, self.id, keep_admin))
-        services.auth.recheck()
+        await _change(services, core.TokenDelete(context.tenant, self.id, keep_admin))
         return Revoked(id=self.id)
 
     def reply(self, reply: Revoked, context: Context) -> Revoked:

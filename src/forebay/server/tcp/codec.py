@@ -86,8 +86,13 @@ class Codec(Protocol):
     def context(self, owner: int, limits: Limits, principal: Principal | None) -> Any:
         """Return what requests of a connection are given; leases belong to ``owner``.
 
-        It has ``queues``, the patterns of the principal, and ``may``, the requests that need no further look.
+        It has ``may``, the requests that need no further look, and ``is_narrow``: whether its
+        ``check_command`` has to look at each command.
         """
+        ...
+
+    def suspend(self, context: Any, is_suspended: bool) -> Any:
+        """Return the context of a connection whose tenant was suspended or resumed."""
         ...
 
     def anonymous(self, auth: Auth) -> Principal | None:

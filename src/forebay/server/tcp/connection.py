@@ -15,15 +15,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from forebay.broker.auth import REQUIRED, NotKnown
 from forebay.core.api.commands import Popped, Reply
-from forebay.core.api.queries import DeadFound, LogSlice, QueuesFound, ShownAll
 from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
 from forebay.core.words import DEFAULT
 from forebay.server.access_log import DONE, UNREAD, Asked, code_in, command_of, outcome_of
 from forebay.server.decode_errors import Glimpse
 from forebay.server.tcp.codec import Attends, Ready, Request, Services
+from forebay.server.tcp.replies import rows
 from forebay.server.tcp.who import ENDED, Who
 from forebay.wire.framing import Frames, Lines, Lost, TooLong, cutter
-from forebay.wire.operations.messages import Browsed
 from forebay.wire.text import check_text
 from forebay.wire.types import RequestId
 
@@ -216,7 +215,8 @@ class Connection(asyncio.Protocol):
         reply: Any
         before = self.context
         try:
-            reply = self._who.show(getattr(request, "token", None))
+            is_busy = bool(self._in_flight or self._tasks)
+            reply = self._who.show(getattr(request, "token", None), is_busy=is_busy)
         except ForebayError as error:
             reply = error
         if isinstance(self._codec, Attends) and self.context is not before:
@@ -357,8 +357,8 @@ class Connection(asyncio.Protocol):
                 self._start(request, packed, context, self._server.services)
                 return
             command = request.packed_command(context) if packed else request.command(context)
-            if context.queues:
-                self._node.engine.check_queues(command, context.queues)
+            if context.is_narrow:
+                context.check_command(self._node, command)
         except Ready as ready:
             assert request is not None
             self._in_flight += 1
@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol):
             logger.exception("bug: %s could not be carried out", type(request).__name__)
             reply = Busy("the server met a bug of its own")
         if not self._lost:
-            self._rows += _rows(reply)
+            self._rows += rows(reply)
             self._put(number, (request, packed, reply, self._now() - began))
             self.flush()
 
@@ -449,7 +449,7 @@ class Connection(asyncio.Protocol):
             self._node.give_back(reply)
             return
         request, number, packed, began = cast(Ticket, ticket)
-        self._rows += _rows(reply)
+        self._rows += rows(reply)
         self._put(number, (request, packed, reply, self._now() - began))
 
     def _put(self, number: int, answer: Answer) -> None:
@@ -476,7 +476,7 @@ class Connection(asyncio.Protocol):
             size = 0
             while ready and size < WRITE_BYTES:
                 request, packed, reply, took = ready.popleft()
-                self._rows -= _rows(reply)
+                self._rows -= rows(reply)
                 body = self._encoded(request, packed, reply)
                 if took >= over_s or is_act[type(request)] or isinstance(reply, ForebayError):
                     self._tell(request, reply, took, body)
@@ -580,20 +580,3 @@ class Connection(asyncio.Protocol):
             peer = self._transport.get_extra_info("peername") or "unix socket"
             logger.warning("connection of %s closed: stalled for %d ms", peer, self._limits.stall_ms)
             self.abort()
-
-
-def _rows(reply: Any) -> int:
-    """Return how many parts of a reply are Python objects of their own until it is encoded."""
-    match reply:
-        case Popped() | DeadFound() | ShownAll():
-            return len(reply.deliveries)
-        case LogSlice():
-            return len(reply.runs)
-        case QueuesFound():
-            return len(reply.queues)
-        case Browsed():
-            return len(reply.messages)
-        case (list() as rows, str() | int()):
-            return len(rows)
-        case _:
-            return 0

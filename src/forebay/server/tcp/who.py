@@ -4,13 +4,12 @@ A token that it shows counts more than the client certificate it opened with.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from forebay.broker.auth import REQUIRED, Auth, NotKnown
 from forebay.core.api.principals import ANYONE, Principal
 from forebay.core.bounds import Limits
-from forebay.core.errors import ForebayError
+from forebay.core.errors import Conflict
 from forebay.server.tcp.codec import Codec
 
 ENDED = (
@@ -26,6 +25,7 @@ class Who:
         "_auth",
         "_codec",
         "_ended",
+        "_is_suspended",
         "_limits",
         "_opened_at",
         "_owner",
@@ -52,6 +52,7 @@ class Who:
         self._codec, self._auth, self._owner, self._limits, self._ended = codec, auth, owner, limits, ended
         self._opened_at = now
         self._watch = -1
+        self._is_suspended = False
         self.is_used = False
         """Whether anything arrived since the use of its token was last noted."""
         self.principal: Principal | None
@@ -72,23 +73,37 @@ class Who:
         return self.principal is None and self._opened_at < since
 
     def _become(self, principal: Principal | None) -> None:
-        self.principal = principal
+        self.principal, self._is_suspended = principal, False
         self.context = self._codec.context(self._owner, self._limits, principal)
         if self._auth is not None:
             self._auth.unwatch(self._watch)
             if principal is not None:
-                self._watch = self._auth.watch(principal, self._end)
+                self._watch = self._auth.watch(principal, self._end, self._look)
+                self._look()
+
+    def _look(self) -> None:
+        """Look whether the tenant is suspended: then everything but AUTH is denied."""
+        if self._auth is not None and self.principal is not None:
+            is_suspended = self._auth.is_suspended(self.principal)
+            if is_suspended != self._is_suspended:
+                self._is_suspended = is_suspended
+                self.context = self._codec.suspend(self.context, is_suspended)
 
     def _end(self) -> None:
         before = self.context
         self._become(None)
         self._ended(before)
 
-    def show(self, token: str | None) -> Principal:
-        """Take a token, and return who it is now; raise if the token is none, or it still is nobody."""
+    def show(self, token: str | None, *, is_busy: bool) -> Principal:
+        """Take a token, and return who it is now; raise if the token is none, or it still is nobody.
+
+        Nobody becomes somebody else while it is busy: what it waits for would outlive who asked for it.
+        """
         if token is not None and self._auth is not None:
             found = self._codec.identify(token, self._auth)
             self._auth.use(found)
+            if is_busy and self.principal is not None and _rights(found) != _rights(self.principal):
+                raise Conflict("answers are still to come: show the token of somebody else after them")
             self._become(found)
         if self.principal is None:
             raise NotKnown(REQUIRED)
@@ -98,10 +113,16 @@ class Who:
         """Note that the token is in use, once for all that arrived meanwhile."""
         if self.is_used and self._auth is not None and self.principal is not None:
             self.is_used = False
-            with suppress(ForebayError):  # it has expired just now: its watch tells
+            try:
                 self._auth.use(self.principal)
+            except NotKnown:
+                self._end()
 
     def close(self) -> None:
         """Watch no more: the connection is gone."""
         if self._auth is not None:
             self._auth.unwatch(self._watch)
+
+
+def _rights(principal: Principal) -> tuple[str, str, tuple[str, ...]]:
+    return principal.tenant, principal.role, principal.queues

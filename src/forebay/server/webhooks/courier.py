@@ -174,6 +174,9 @@ class Courier(NodeClient):
         wait_ms = min(WAIT_MS, self.node.limits.wait_ms_max)
         lease_ms = min(LEASE_MS, self.node.limits.lease_ms_max)
         while not (self._is_stopping or self.node.draining):
+            if self._is_suspended():
+                await asyncio.sleep(AGAIN_S)
+                continue
             pop = Pop(
                 self._tenant, queue_of(self._webhook.id), wait_ms=wait_ms, lease_ms=lease_ms, create=True
             )
@@ -183,10 +186,16 @@ class Courier(NodeClient):
                 await asyncio.sleep(AGAIN_S)
                 continue
             assert isinstance(popped, Popped)
-            if popped.lease is not None:
+            if popped.lease is not None and self._is_suspended():  # meanwhile
+                self.node.give_back(popped)
+            elif popped.lease is not None:
                 await self._bring(popped)
             elif wait_ms < AGAIN_S * 1000:
                 await asyncio.sleep(AGAIN_S)
+
+    def _is_suspended(self) -> bool:
+        """Return whether the tenant is suspended: its deliveries wait."""
+        return self.node.engine.control.is_suspended(self._webhook.tenant)
 
     async def _bring(self, popped: Popped) -> None:
         self._is_bringing = True

@@ -80,7 +80,7 @@ class CreateToken(Request, tag="TOKENCREATE", kw_only=True):
 
 
 class TokenShown(Struct, gc=False, kw_only=True):
-    """A token, without its secret. ``last_used_at`` may be a minute old."""
+    """A token, without its secret. ``last_used_at`` may be half a minute old."""
 
     id: str
     role: str

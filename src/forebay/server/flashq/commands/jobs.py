@@ -169,7 +169,7 @@ class GetChildren(Asked, tag="GETCHILDREN", gc=False, kw_only=True):
     parent_id: Id
 
     def asked(self, caller: Caller) -> core.Command:
-        return queries.Children(caller.tenant, parse_id(self.parent_id))
+        return queries.Children(caller.tenant, parse_id(self.parent_id), caller.queues)
 
     def reply(self, reply: queries.ChildrenFound, caller: Caller) -> Struct:
         most = caller.limits.lease_ms_max

@@ -6,15 +6,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forebay.broker.auth import Auth
 from forebay.core.api.principals import READ, WRITE, Principal
+from forebay.core.bounds import Limits
 from forebay.core.errors import ForebayError
 from forebay.core.words import DEFAULT
 from forebay.server.flashq.door import Door
-from forebay.server.flashq.web.commands import Refused
+from forebay.server.flashq.web.commands import Refused, refused
 from forebay.server.flashq.web.envelope import send_refusal
 from forebay.server.http.endpoint import stop_reading
-from forebay.server.http.identity import AUTH, CONTEXT, of_certificate
-from forebay.server.http.request_body import header
-from forebay.server.operations.carried import Context
+from forebay.server.http.headers import header
+from forebay.server.http.identity import AUTH, CONTEXT, GENERATION, TENANT, check_in_use, of_certificate
+from forebay.server.operations import codec
 
 OPEN = ("/health",)
 METRICS = "/metrics/prometheus"
@@ -25,6 +26,7 @@ INCOMING = "/webhooks/incoming/"
 """Paths that need no token if they need a signature instead."""
 STREAMS = ("/ws", "/events")
 """Paths whose token may stand in the query: a browser can't send headers with these."""
+NO_LIMITS = Limits()
 FIELDS_MAX = 100
 """Fields of a query with a token."""
 OF_SIGNATURE = Principal(DEFAULT, WRITE, "signature")
@@ -41,19 +43,21 @@ class Bearers:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             principal = self._principal(scope)
-        except Refused as refused:
+        except Refused as error:
             if scope["type"] == "websocket":
                 await receive()
-            await send_refusal(scope, send, refused, stop_reading(scope) if scope["type"] == "http" else [])
+            await send_refusal(scope, send, error, stop_reading(scope) if scope["type"] == "http" else [])
             return
         if principal is not None:
-            scope[CONTEXT] = Context(principal.tenant, 0, principal, principal.queues)
-            scope[AUTH] = self._auth
+            scope[CONTEXT] = codec.context(0, NO_LIMITS, principal)
+            scope[AUTH], scope[GENERATION] = self._auth, self._auth.generation
         await self._app(scope, receive, send)
 
     def _principal(self, scope: Scope) -> Principal | None:
         """Return who sends a request; None for a path that is open; raise if that is nobody."""
         path: str = scope["path"]
+        if header(scope, TENANT):
+            raise Refused(400, "X-Forebay-Tenant is not taken here: a token says the tenant")
         if path in OPEN or path.startswith(OPEN_BELOW) or (path == METRICS and self._auth.is_open):
             return None
         if token := _given(scope):
@@ -64,6 +68,10 @@ class Bearers:
                 found = OF_SIGNATURE
         if found is None:
             raise Refused(401, "Invalid or missing authentication token")
+        try:
+            check_in_use(self._auth, found)
+        except ForebayError as error:
+            raise refused(error) from None
         if path == METRICS and not (found.may((READ,)) and found.tenant == DEFAULT and not found.queues):
             raise Refused(403, "These metrics are for tokens of the tenant default with the role read")
         return found

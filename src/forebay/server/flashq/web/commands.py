@@ -145,8 +145,8 @@ class Commands:
             command = request.command(caller)
         except Ready as ready:
             return ready.reply
-        if caller.queues:
-            self.node.engine.check_queues(command, caller.queues)
+        if caller.is_narrow:
+            caller.check_command(self.node, command)
         if may_wait(command):
             return await Patient(self.node).answer(command, scope, receive)
         return await self._services.questions.ask(command)

@@ -179,7 +179,7 @@ class Feed:
             return
         noted = Noted(kind, ids.parse(request.id), self._clock(), getattr(request, "data", UNSET))
         # The hub collects events for a moment: what happened before the note is told before it.
-        self._hub.reached()
+        self._hub.reached(self._wanted.tenant)
         self._collect(self._source)
         self._add(noted)
         self._source.wake()

@@ -51,6 +51,7 @@ class Noticing:
     def __init__(self, door: Door, feeds: Feeds) -> None:
         self._door, self._feeds = door, feeds
         self.context, self.opened, self.ended = door.context, door.opened, door.ended
+        self.suspend = door.suspend
         self.anonymous, self.identify, self.allowed = door.anonymous, door.identify, door.allowed
         self.decode, self.decode_packed, self.is_packed = door.decode, door.decode_packed, door.is_packed
         self.glimpse, self.encode_error = door.glimpse, door.encode_error

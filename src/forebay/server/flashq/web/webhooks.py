@@ -15,8 +15,8 @@ from forebay.server.flashq.web.commands import Refused, refused
 from forebay.server.flashq.web.details import Details, payload_of
 from forebay.server.flashq.web.routes import Route
 from forebay.server.http.endpoint import ACT
+from forebay.server.http.headers import header
 from forebay.server.http.incoming import payload_of as payload_of_body
-from forebay.server.http.request_body import header
 from forebay.server.node_client import NodeClient
 from forebay.server.tcp.codec import Services
 from forebay.server.webhooks.courier import Webhook
