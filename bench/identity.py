@@ -1,4 +1,4 @@
-"""What it costs to ask everybody who he is: a server that asks for tokens beside one that asks nobody.
+"""The cost of authentication: a server that requires tokens beside one that does not.
 
 Both run the same program in one run, and are measured in turns on one core. What patterns of queues cost,
 the rows of ``narrowed`` tell: such a token is for the queues that match one of ten patterns.
@@ -38,11 +38,11 @@ def ratio(
         for port, request, hello, found in zip(ports, requests, (b"", first), rates, strict=True):
             found.append(load(port, request, 50, rounds, read, hello))
     without, asked = (sorted(each)[TURNS // 2] for each in rates)
-    print(f"  {name}: {asked / without:.2f} ({asked:,.0f}/s, {without:,.0f}/s of a server that asks nobody)")
+    print(f"  {name}: {asked / without:.2f} ({asked:,.0f}/s, {without:,.0f}/s without)")
 
 
 def main() -> None:
-    print("Who asks, in memory, on one core: a server that asks for tokens, by one that asks nobody")
+    print("authentication, in memory, on one core: a server that requires it, by one that does not")
     with ExitStack() as stack:
         servers = [
             stack.enter_context(serving(CORES[-1], "memory:", *flags))

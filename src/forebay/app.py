@@ -183,7 +183,7 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         tls.takes_tokens = lambda: http.auth.has_tokens or bool(settings.flashq_tokens)
 
     def reload() -> None:
-        """Read anew what is read from files, without a restart."""
+        """Reload what comes from files: certificates and keys."""
         logger.info("reloading")
         if tls is not None:
             tls.reload()

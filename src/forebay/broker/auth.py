@@ -1,8 +1,8 @@
-"""Who asks: tokens to principals, and what happens to connections when one ends.
+"""Authentication: tokens to principals, and what happens to connections when a token ends.
 
-A server asks for tokens once it knows an administrator: by ``FOREBAY_ADMIN_TOKEN``, or because an admin has a
-token; or if it has keys for JWTs, or certificates of clients say who they are. Before that, anyone is an
-admin. A server that takes anyone only listens on this machine, and had no tokens when it started.
+The server requires tokens once it has an admin (``FOREBAY_ADMIN_TOKEN``, or a stored token of an admin),
+keys for JWTs, or client certificates that map to principals. Before that, every client is an admin; then the
+server only listens on this machine, and had no tokens when it started.
 
     token ──> principal ──> watched while a connection or a stream lives
                                 └── revoked or expired, or its key is gone: the watcher is told
@@ -78,7 +78,7 @@ class Auth:
         self._numbers = count()
         self._watches: dict[int, _Watch] = {}
         self.generation = 0
-        """Rises whenever somebody who was a principal may be none any more."""
+        """Rises whenever a principal may have become invalid."""
         self._open: tuple[Engine, int, bool] | None = None
         """Whether nobody is asked who he is, as of an engine and a generation."""
         self._used: dict[str, int] = {}
@@ -91,7 +91,7 @@ class Auth:
 
     @property
     def has_admin(self) -> bool:
-        """Whether somebody can show that he is the admin, whatever tokens there are."""
+        """Whether there is an admin token in the settings."""
         return self._admin is not None
 
     def keep_closed(self) -> None:
@@ -106,7 +106,7 @@ class Auth:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody is asked who he is."""
+        """Whether the server requires no authentication."""
         found, engine = self._open, self._node.engine
         if found is None or found[0] is not engine or found[1] != self.generation:
             is_open = not self._closed and not self._knows_admin()
@@ -272,9 +272,10 @@ class Auth:
     def answered(self, ticket: object, reply: Reply | ForebayError) -> None:
         """Take an answer. That to a note of use tells nothing: if it failed, the next use is noted again."""
         if isinstance(ticket, Future):
-            self.recheck()
             if not ticket.done():
                 ticket.set_result(reply)
+            # Once the request is answered: it may be of one whom this ends.
+            self._loop.call_soon(self.recheck)
 
     def flush(self) -> None:
         """Do nothing: there is nobody to write to."""

@@ -1,4 +1,4 @@
-"""Principals: who asks, and what a role may do.
+"""Principals: the identity behind a request, and what its role may do.
 
     read    sees messages, queues, results, events
     push    pushes
@@ -43,7 +43,7 @@ Patterns = Sequence[str]
 
 
 class Principal(Struct, frozen=True):
-    """Who asks."""
+    """The identity behind a request."""
 
     tenant: str = DEFAULT
     role: str = ADMIN

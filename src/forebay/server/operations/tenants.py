@@ -1,4 +1,4 @@
-"""Tenants, their tokens, and who asks."""
+"""Tenants, their tokens, and authentication."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""Tenants, their tokens, and who asks."""
+"""Tenants, their tokens, and authentication."""
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -7,7 +7,7 @@ from forebay.wire.operation import Answer, Operation, Request, Route
 
 
 class Auth(Request, tag="AUTH", kw_only=True):
-    """Show the token of this connection; without one, return who asks.
+    """Authenticate this connection with a token; without one, return its identity.
 
     Over HTTP every request carries its token, as `Authorization: Bearer`.
     """
@@ -16,7 +16,7 @@ class Auth(Request, tag="AUTH", kw_only=True):
 
 
 class Identity(Answer, kw_only=True):
-    """Who asks: for all queues of the tenant, or for those that match ``queues``."""
+    """The identity of a connection or request: for all queues of the tenant, or those matching ``queues``."""
 
     tenant: str
     role: str
@@ -132,7 +132,7 @@ class Revoked(Answer, kw_only=True):
 TAG = "tenants"
 ONE = "/v1/tenants/{tenant}"
 OPERATIONS = [
-    Operation(Auth, Identity, ANY, TAG, "Show a token", (Route("GET", "/v1/auth", ()),), {}),
+    Operation(Auth, Identity, ANY, TAG, "Authenticate", (Route("GET", "/v1/auth", ()),), {}),
     Operation(ListTenants, Tenants, ADMIN, TAG, "List tenants", (Route("GET", "/v1/tenants"),), {}),
     Operation(GetTenant, TenantShown, READ, TAG, "Return a tenant", (Route("GET", ONE),), {"tenant": "acme"}),
     Operation(
