@@ -50,6 +50,8 @@ FREE_MIN_BYTES = 1 << 30
 """Free disk space below which nothing more is taken, unless 5 % of the disk are less."""
 SPARE_FILES = 1_000
 """Open files besides connections: those of the store, mostly."""
+ADMIN_TOKEN_MIN = 20
+"""Characters of an admin token below which the log has a warning."""
 STOP_S = 8.0
 """Time for connections to read their last responses on shutdown."""
 DELIVERY_STOP_S = 3.0
@@ -190,6 +192,8 @@ async def _serve(settings: Settings, out: TextIO) -> None:
         http.auth.reload()
 
     loop.add_signal_handler(signal.SIGHUP, reload)
+    if 0 < len(settings.admin_token) < ADMIN_TOKEN_MIN:
+        logger.warning("admin_token is short, and could be guessed: use %d characters", ADMIN_TOKEN_MIN)
     if http.auth.has_tokens and http.auth.is_open:
         logger.warning(
             "there are tokens, and none of an admin: everybody needs one, and nobody is an admin until "

@@ -52,7 +52,9 @@ def test_who_is_not_logged_in_is_told_how(cli: Run, closed: Server) -> None:
     )
     done = cli("queues", "--server", closed.tcp, "--token", "wrong")
     assert (done.code, done.out) == (3, "")
-    assert done.err.endswith("forebay: log in with that one: forebay login\n")
+    assert done.err.endswith(
+        "forebay: log in again: forebay login; or forebay logout, if the server needs no token\n"
+    )
     assert "wrong" not in done.err
 
 

@@ -268,6 +268,14 @@ def test_a_token_is_gone_even_if_who_revoked_it_went_away(server: Server, admin:
         until(lambda: http.ask("GET", "/v1/queues").status == 401)
 
 
+def test_a_token_may_revoke_itself(server: Server, admin: Http) -> None:
+    token = made(admin, "owner", "itself")
+    with shown(server, token["token"]) as client:
+        assert client.ask({"cmd": "TOKENREVOKE", "id": token["id"]}) == {"ok": True, "id": token["id"]}
+        assert refused(client.receive(), "denied")
+        assert client.eof()
+
+
 def test_a_body_that_comes_after_its_token_was_revoked_is_refused(server: Server, admin: Http) -> None:
     token, other = made(admin, "write", "late"), made(admin, "read", "late")["token"]
     body = b'{"payload": "late"}'
@@ -494,6 +502,8 @@ def test_where_use_creates_no_tenants_an_admin_does() -> None:
             named = {"x-forebay-tenant": "stranger"}
             refusal = admin.ask("POST", "/v1/queues/jobs/messages", {"payload": 1}, named)
             assert (refusal.status, refusal.code) == (403, "denied"), refusal
+            unknown = admin.ask("POST", "/v1/tenants/stranger/tokens", {"role": "read"})
+            assert (unknown.status, unknown.code) == (404, "not_found")
         with shown(server, token) as client:
             push(client, "jobs", 1)
 

@@ -19,7 +19,7 @@ LOG_IN = (
         "Authentication required",
         "log in: forebay login, or give --token (FOREBAY_TOKEN)",
     ),
-    ("this token is not", "", "log in with that one: forebay login"),
+    ("this token is not", "", "log in again: forebay login; or forebay logout, if the server needs no token"),
     ("the token of this connection", "", "log in again: forebay login"),
 )
 """How what a server says to those whom it does not know begins, what is said of it here, and what to do."""

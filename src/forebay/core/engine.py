@@ -166,7 +166,7 @@ class Engine:
         return shard
 
     def _apply_to_control(self, command: Command) -> Reply:
-        reply = tenancy.apply(self.control, command, self.now)
+        reply = tenancy.apply(self.control, self.limits, command, self.now)
         if isinstance(command, TenantPut) and command.suspended is not None:
             self._routes.pop(command.name, None)  # what the tenant asks for is looked at, or not any more
             for shard in self.shards.values():

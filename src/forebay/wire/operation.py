@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from forebay.core.api.principals import READ
+from forebay.core.api.principals import ANY, READ
 from forebay.wire.types import RequestId
 
 ADMINISTERED = ("dead letters", "queues", "groups", "crons", "limits", "webhooks", "tenants", "server")
@@ -99,7 +99,7 @@ class Operation(Struct, frozen=True):
         if self.name == "BULK":
             return True
         return (
-            READ not in self.roles
+            not {READ, ANY} & set(self.roles)
             and self.tag in ADMINISTERED
             and not self.request.__name__.startswith("List")
         )

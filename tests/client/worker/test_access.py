@@ -93,6 +93,33 @@ def test_a_worker_may_write_to_queues_that_are_there(closed: Server, admin: Sync
     noted.close()
 
 
+def test_a_worker_may_be_there_before_its_queue(closed: Server, admin: SyncClient) -> None:
+    made = admin.tokens.create("write", queues=["fresh"])
+    early = App("fresh", server=closed.tcp, token=made.token)
+
+    @early.task
+    def note(text: str) -> str:
+        return text.upper()
+
+    assert result(note, "early") == "EARLY"
+    early.close()
+
+
+def test_a_worker_that_can_not_create_its_queue_says_what_to_do(closed: Server, admin: SyncClient) -> None:
+    made = admin.tokens.create("write", queues=["missing"])
+    strict = App("missing", server=closed.tcp, token=made.token, queues={"missing": {"lease_ms": 5_000}})
+
+    @strict.task
+    def note() -> None: ...
+
+    async def main() -> None:
+        with pytest.raises(Denied, match="forebay queue create missing"):
+            await asyncio.wait_for(Worker(strict).run(), PATIENCE_S)
+
+    asyncio.run(main())
+    strict.close()
+
+
 @pytest.mark.parametrize("token", [None, "wrong"])
 def test_a_worker_without_a_good_token_ends_at_once(closed: Server, token: str | None) -> None:
     nobody = App("nobody", server=closed.tcp, token=token)

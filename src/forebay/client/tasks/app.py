@@ -417,15 +417,26 @@ class App:
             logger.debug("crons are not looked at: %s", error)  # a token for some queues sees none
 
     async def _declare_queue(self, client: Client, queue: str) -> None:
-        """Set the options of a queue. A token that may not do so has to find it there."""
+        """Set the options of a queue. If the token may not, it keeps the options that it has.
+
+        A missing queue without options of its own is created by the first push.
+        """
         options = self.queue_options.get(queue, {})
         try:
             await client.configure(queue, **options)
         except Denied as error:
             try:
                 await client.queue(queue)
-            except (Denied, NotFound):
+            except Denied:
                 raise error from None
+            except NotFound:
+                if options:
+                    remedy = (
+                        f"create queue {queue} first (forebay queue create {queue}), or use an owner's token"
+                    )
+                    raise Denied(f"{error.message}; {remedy}") from None
+                logger.info("queue %s is not there yet: its first message creates it", queue)
+                return
             if options:
                 logger.warning("the options of %s are left as they are: %s", queue, error)
 

@@ -30,7 +30,7 @@ def check_use(control: Control, limits: Limits, tenant: str) -> None:
         raise Denied(f"there is no tenant {tenant}; here an admin creates them")
 
 
-def apply(control: Control, command: Command, now: int) -> Reply:
+def apply(control: Control, limits: Limits, command: Command, now: int) -> Reply:
     """Apply a command about the control records, or raise and change nothing."""
     match command:
         case TenantPut():
@@ -42,7 +42,7 @@ def apply(control: Control, command: Command, now: int) -> Reply:
         case TenantList():
             return _list_tenants(control, command)
         case TokenPut():
-            return _put_token(control, command, now)
+            return _put_token(control, limits, command, now)
         case TokenList():
             return _tokens_of(control, command.of)
         case TokenDelete():
@@ -74,7 +74,7 @@ def _list_tenants(control: Control, command: TenantList) -> TenantsFound:
     return TenantsFound(found, len(found) < len(names))
 
 
-def _put_token(control: Control, command: TokenPut, now: int) -> TokensFound:
+def _put_token(control: Control, limits: Limits, command: TokenPut, now: int) -> TokensFound:
     token = command.token
     check_tenant(token.tenant)
     check_role(token.role)
@@ -92,6 +92,8 @@ def _put_token(control: Control, command: TokenPut, now: int) -> TokensFound:
         raise Conflict("there is a token with this id")
     control.check_owner()
     if token.tenant not in control.tenants:
+        if token.tenant != DEFAULT and not limits.use_creates_tenants:
+            raise NotFound(f"there is no tenant {token.tenant}: create it first")
         control.add(token.tenant, spread=False, now=now)
     control.put_token(token)
     return TokensFound([token])

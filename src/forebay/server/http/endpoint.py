@@ -16,7 +16,7 @@ from forebay.core.errors import Busy, ForebayError, Invalid, Unsupported
 from forebay.server.access_log import ACTS, DONE, UNREAD, Asked, command_of
 from forebay.server.decode_errors import Glimpse, in_words_of, names_within
 from forebay.server.http.headers import header
-from forebay.server.http.identity import context_of, lasting
+from forebay.server.http.identity import CONTEXT, context_of, lasting
 from forebay.server.http.operation import Bound, encode, places_of
 from forebay.server.http.request_body import Gone, Reader, check_no_body, whole
 from forebay.server.node_client import NodeClient as NodeClient
@@ -207,7 +207,7 @@ class Endpoint:
         scope[ASKED] = (request, began, None)
         context = context_of(scope)
         if request.tenant is not UNSET:
-            context = for_tenant(context, request.tenant)
+            context = scope[CONTEXT] = for_tenant(context, request.tenant)
         if self._is_mixed:
             assert context.principal is not None
             request.check_allowed(context.principal)
