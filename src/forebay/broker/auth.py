@@ -44,7 +44,7 @@ Changed = Callable[[], None]
 
 
 class NotKnown(Denied):
-    """Nobody knows who asks."""
+    """The request is not authenticated."""
 
     status = 401
 
@@ -57,7 +57,7 @@ class _Watch(Struct, eq=False):
 
 
 class Auth:
-    """Finds principals, and tells their connections when they are none any more."""
+    """Finds principals, and tells their connections when they become invalid."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Auth:
         *,
         closed: bool = False,
     ) -> None:
-        """``closed``: there are other ways than tokens to show who asks, so nobody is let in unasked."""
+        """``closed``: clients can authenticate without tokens, so authentication is always required."""
         self._node, self._loop, self._clock = node, loop, node.now
         self._jwt = jwt
         self._refused_at, self._refused = 0, 0
@@ -80,7 +80,7 @@ class Auth:
         self.generation = 0
         """Rises whenever a principal may have become invalid."""
         self._open: tuple[Engine, int, bool] | None = None
-        """Whether nobody is asked who he is, as of an engine and a generation."""
+        """Whether no authentication is required, as of an engine and a generation."""
         self._used: dict[str, int] = {}
         """When tokens were used that the store does not know of yet."""
         self._timer: TimerHandle | None = None
@@ -101,7 +101,7 @@ class Auth:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether there is any token that somebody could show."""
+        """Whether a client could authenticate with some token."""
         return self.has_admin or self._jwt is not None or bool(self._tokens)
 
     @property
@@ -118,7 +118,7 @@ class Auth:
         return is_asked or any(each.role == ADMIN for each in self._tokens.values())
 
     def anonymous(self) -> Principal | None:
-        """Return who somebody is that showed nothing; None if he is nobody."""
+        """Return the principal of a client without credentials; None if it needs some."""
         return ANYONE if self.is_open else None
 
     def principal(self, text: str) -> Principal:
@@ -150,7 +150,7 @@ class Auth:
         logger.info("a JWT is refused: %s%s", reason, more)
 
     def use(self, principal: Principal) -> None:
-        """Note that a principal asks now; raise if it is none any more."""
+        """Note that a principal sends a request now; raise if it has become invalid."""
         now = self._clock()
         if _has_expired(principal.expires_at, now):
             raise NotKnown(WRONG if principal.token else EXPIRED)
@@ -178,7 +178,7 @@ class Auth:
     # Change who is known.
 
     def change(self, command: Command) -> "Future[Reply | ForebayError]":
-        """Apply a command that changes tenants or tokens, and tell those whom it concerns.
+        """Apply a command that changes tenants or tokens, and tell the connections that it concerns.
 
         They are told even if nobody waits for the answer any more, and if it is an error: the commit may have
         been kept all the same.
@@ -190,7 +190,7 @@ class Auth:
     # Watch.
 
     def watch(self, principal: Principal, ended: Ended, changed: Changed | None = None) -> int:
-        """Have ``ended`` called once the principal is none any more; return what ``unwatch`` takes.
+        """Have ``ended`` called once the principal becomes invalid; return what ``unwatch`` takes.
 
         When its tenant is suspended or resumed, ``changed`` is called, or without it ``ended``.
         """
@@ -217,7 +217,7 @@ class Auth:
             watch.timer = self._loop.call_later(RING_AGAIN_S, self._ring, number)
 
     def recheck(self) -> None:
-        """Tell those who are none any more, and those whose tenant was suspended or resumed."""
+        """End the watches of invalid principals, and report suspended and resumed tenants to the others."""
         self.generation += 1
         self._end([number for number, each in self._watches.items() if self._is_over(each)])
         for each in list(self._watches.values()):
@@ -239,7 +239,7 @@ class Auth:
         return token in self._tokens or (self._jwt is not None and self._jwt.has_key(token))
 
     def reload(self) -> None:
-        """Read the keys of JWTs anew. If they can't be read, those that there are stay."""
+        """Reload the keys of JWTs. If they can't be read, the present ones stay."""
         if self._jwt is not None:
             try:
                 self._jwt.reload()

@@ -24,7 +24,7 @@ Claims = Mapping[str, object]
 
 
 class BadJwt(Exception):
-    """Why a JWT is refused: for the log of the server, never for who showed it."""
+    """Why a JWT is refused: for the log of the server, never for the client."""
 
 
 class Rules(Struct, frozen=True):
@@ -94,7 +94,7 @@ def _check_issuer(claims: Claims, wanted: str) -> None:
 
 
 def _check_audience(claims: Claims, wanted: str) -> None:
-    """A token for somebody else is none for us: one with an audience needs ``jwt_audience`` to be set."""
+    """A token for another audience is invalid here: one with an audience needs ``jwt_audience`` to be set."""
     given = claims.get("aud", [])
     audiences = given if isinstance(given, list) else [given]
     if not all(isinstance(each, str) for each in audiences):

@@ -1,4 +1,4 @@
-"""JSON Web Tokens (RFC 7519): from the text somebody shows to a principal, by keys that the operator gave.
+"""JSON Web Tokens (RFC 7519): from the text that a client sends to a principal, by the operator's keys.
 
     header.payload.signature
       │       └── claims, read only once the signature is good
@@ -121,13 +121,13 @@ class Jwt:
         self.reload()
 
     def reload(self) -> None:
-        """Read the file anew; raise BadKeys, and keep the keys as they were."""
+        """Reload the file; raise BadKeys, and keep the keys as they were."""
         if self._file is not None:
             self.take(of_file(self._file))
         self.ask()
 
     def take(self, keys: list[Key]) -> bool:
-        """Have these keys instead of those that were taken before; return whether that changed anything."""
+        """Replace the keys that were taken before; return whether that changed anything."""
         before, self._keys = self._keys, Keys([*self._secret, *keys])
         self._known.clear()
         return before.ids != self._keys.ids

@@ -1,4 +1,4 @@
-"""Who a client certificate speaks for: the names in it, to a principal.
+"""Client certificates: from the names in one to a principal.
 
     spiffe://corp.example/acme/worker      a name: DNS, URI or email of the certificate's alternative names
     spiffe://corp.example/*/worker=*/write a grant, of ``tls_principals``
@@ -63,7 +63,7 @@ def principal_of(certificate: Mapping[str, Any], grants: tuple[Grant, ...]) -> P
 
 
 def _names(certificate: Mapping[str, Any]) -> Iterator[str]:
-    """Return the names that may stand for somebody: one for many hosts, such as ``*.example``, does not."""
+    """Return the names that can identify a client: one for many hosts, such as ``*.example``, can't."""
     for kind, name in certificate.get("subjectAltName", ()):
         if kind in KINDS and ANY not in name:
             yield name

@@ -1,4 +1,4 @@
-"""Which listeners other machines can reach, and what these need: to know who asks, and TLS."""
+"""Which listeners other machines can reach, and what these need: authentication and TLS."""
 
 import socket
 from asyncio import AbstractEventLoop
@@ -17,7 +17,7 @@ class Place(Struct, frozen=True):
     addresses: tuple[str, ...]
     """All that its host stands for."""
     knows_who: bool
-    """Whether it asks who connects."""
+    """Whether it requires authentication."""
 
 
 async def resolve(loop: AbstractEventLoop, host: str, port: int) -> tuple[str, ...]:

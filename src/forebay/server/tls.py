@@ -60,7 +60,7 @@ class Tls:
 
     @property
     def has_principals(self) -> bool:
-        """Whether certificates of clients say who they are."""
+        """Whether client certificates map to principals."""
         return bool(self._grants)
 
     def listening(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Tls:
         return self._context.wrap_bio(*parts, **named)
 
     def _verify_mode(self) -> ssl.VerifyMode:
-        """Return whether a certificate may be left out: by those who can show a token instead.
+        """Return whether clients may leave out a certificate, because they can show a token instead.
 
         Looked at for every connection, because tokens come and go. Without principals, a certificate says
         only that its owner may connect, and a token does not say that.
@@ -86,7 +86,7 @@ class Tls:
         return ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
 
     def reload(self) -> None:
-        """Read the files again, for new connections; if they don't do, go on with those of before."""
+        """Reload the files, for new connections; if they can't be used, go on with the previous ones."""
         try:
             self._context = _load(self._files)
         except BadFile as error:
@@ -95,7 +95,7 @@ class Tls:
             logger.info("TLS: certificates read again, for new connections")
 
     def principal(self, transport: asyncio.BaseTransport) -> Principal | None:
-        """Return the principal of a client's certificate; None if it showed none, or one of nobody."""
+        """Return the principal of a client's certificate; None if there is no such thing."""
         certificate = transport.get_extra_info("peercert")
         return principal_of(certificate, self._grants) if certificate else None
 

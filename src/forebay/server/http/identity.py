@@ -1,4 +1,4 @@
-"""Who sends a request over HTTP: it carries a token, as ``Authorization: Bearer``, or has a certificate.
+"""Authentication of HTTP requests: by a token in ``Authorization: Bearer``, or by a client certificate.
 
 What it may is looked at where it is carried out; here its principal is found, or it is refused.
 """
@@ -22,14 +22,14 @@ from forebay.server.operations.carried import Context, check_role, for_tenant
 CONTEXT = "forebay.context"
 """Key in the scope: the context of the request."""
 AUTH = "forebay.auth"
-"""Key in the scope: who knows the principals."""
+"""Key in the scope: what finds principals."""
 GENERATION = "forebay.generation"
 """Key in the scope: whether anybody may be known no more since the head of the request."""
 AUTHORIZATION = b"authorization"
 TENANT = b"x-forebay-tenant"
 """Header in which an admin names the tenant that he acts for."""
 WHO = "/v1/auth"
-"""Path that tells who asks, also while his tenant is suspended."""
+"""Path that returns the identity of the caller, also while its tenant is suspended."""
 OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
 """Paths that tell nothing of anybody: for probes and browsers, which have no token."""
 KNOWN_MAX = 10_000
@@ -39,7 +39,7 @@ Refuse = Callable[[Scope, Send, ForebayError], Awaitable[None]]
 
 
 class Known(Struct, gc=False, frozen=True):
-    """The context of a token that was found before, if nobody has been revoked since."""
+    """The context of a token that was found before, if no token was revoked since."""
 
     context: Context
     generation: int
@@ -56,7 +56,7 @@ class Identities:
         self._anonymous: Context | None = None
 
     def context(self, scope: Scope) -> Context:
-        """Return the context of a request; raise if nobody knows who sends it, or it names another tenant."""
+        """Return the context of a request; raise if it is not authenticated, or may not name its tenant."""
         check_once(scope, AUTHORIZATION, TENANT)
         given = headers(scope)
         token, tenant = given.get(AUTHORIZATION, b""), given.get(TENANT)
@@ -108,7 +108,7 @@ def check_in_use(auth: Auth, principal: Principal | None) -> None:
 
 
 def still_known(scope: Scope) -> None:
-    """Raise if who sends a request is known no more: its body may have come long after its head."""
+    """Raise if the principal of a request has become invalid: its body may come long after its head."""
     auth: Auth | None = scope.get(AUTH)
     principal = context_of(scope).principal
     if auth is None or principal is None:
@@ -128,7 +128,7 @@ def of_certificate(scope: Scope, auth: Auth) -> Principal | None:
 
 
 class Identified:
-    """Lets requests through whose principal is known, and tells what is behind it who that is."""
+    """Lets authenticated requests through, and gives what is behind it their context."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ def require(scope: Scope, needs: tuple[str, ...], what: str) -> Context:
 
 
 def lasting(scope: Scope) -> Callable[[], None]:
-    """End the connection of a request that takes long once its principal is none any more.
+    """End the connection of a long request once its principal becomes invalid.
 
     Return what to call when the request is over.
     """
@@ -209,4 +209,4 @@ def lasting(scope: Scope) -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """Do nothing: nobody is watched."""
+    """Do nothing: there is no watch."""

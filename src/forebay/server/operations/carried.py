@@ -20,13 +20,13 @@ from forebay.wire.types import Id, Key, RequestId
 
 
 class Context(Struct, frozen=True, gc=False):
-    """Who sent a request, for which tenant, over which connection."""
+    """The principal of a request, its tenant and its connection."""
 
     tenant: str = DEFAULT
     owner: int = 0
     """The connection that leases belong to; 0 for none."""
     principal: Principal | None = ANYONE
-    """None as long as nobody has shown a token where one is asked for."""
+    """None until the client has authenticated, if that is required."""
     queues: tuple[str, ...] = ()
     """Patterns of the queues that the principal is for; all if empty."""
     may: frozenset[type] = frozenset()

@@ -1,4 +1,4 @@
-"""Who a connection is: its principal, from when it opens or shows a token until that is good no more.
+"""The principal of a connection, from when it opens or shows a token until that becomes invalid.
 
 A token that it shows counts more than the client certificate it opened with.
 """
@@ -44,7 +44,7 @@ class Who:
         now: float,
         ended: Callable[[Any], None],
     ) -> None:
-        """``ended`` is called with its context once the principal is none any more.
+        """``ended`` is called with its context once the principal becomes invalid.
 
         Without ``auth``, anyone may do all.
         It has no principal before ``open``: a connection that never ends its TLS handshake leaves nothing.
@@ -60,7 +60,7 @@ class Who:
         """What requests are given."""
 
     def open(self, certified: Principal | None) -> None:
-        """Begin as the principal of the client certificate, if there is one, else as who shows nothing."""
+        """Begin with the principal of the client certificate, if there is one, else without credentials."""
         auth = self._auth
         self._become(certified or (self._codec.anonymous(auth) if auth is not None else ANYONE))
 
@@ -95,9 +95,9 @@ class Who:
         self._ended(before)
 
     def show(self, token: str | None, *, is_busy: bool) -> Principal:
-        """Take a token, and return who it is now; raise if the token is none, or it still is nobody.
+        """Take a token, and return the principal; raise if the token is invalid, or there is no principal.
 
-        Nobody becomes somebody else while it is busy: what it waits for would outlive who asked for it.
+        It does not switch to other rights while it is busy: waits would outlive their principal.
         """
         if token is not None and self._auth is not None:
             found = self._codec.identify(token, self._auth)
