@@ -97,25 +97,45 @@ def test_a_server_may_ask_for_a_certificate_of_the_client(
 
 
 def test_a_server_that_says_so_asks_once_for_a_certificate(dial: Dial, authority: Authority) -> None:
-    came: list[object] = []
+    context = authority.served("127.0.0.1", asks=True)
+    refused: list[object] = []
+    answering: list[threading.Thread] = []
+
+    def answer(connection: socket.socket) -> None:
+        with connection.dup() as plain, suppress(OSError):
+            plain.settimeout(PATIENCE_S)
+            connection.settimeout(PATIENCE_S)
+            with context.wrap_socket(connection, True, do_handshake_on_connect=False) as secured:
+                try:
+                    secured.do_handshake()
+                except ssl.SSLError as error:
+                    refused.append(error.reason)
+                    # What it said must arrive: a connection with unread data is reset when it is closed.
+                    plain.shutdown(socket.SHUT_WR)
+                    while plain.recv(1 << 12):
+                        pass
+
+    def accept(listening: socket.socket) -> None:
+        with suppress(OSError):  # until it is shut down
+            while True:
+                answering.append(threading.Thread(target=answer, args=listening.accept()[:1]))
+                answering[-1].start()
+
     with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def refuse() -> None:
-            connection, peer = listening.accept()
-            came.append(peer)
-            with connection, suppress(OSError):
-                authority.served("127.0.0.1", asks=True).wrap_socket(connection, server_side=True)
-                raise AssertionError("it came in without a certificate")
-
-        thread = threading.Thread(target=refuse)
-        thread.start()
+        accepting = threading.Thread(target=accept, args=[listening])
+        accepting.start()
         address = f"tls://127.0.0.1:{listening.getsockname()[1]}"
-        with pytest.raises(
-            NotTrusted, match="asks clients for a certificate: name its files as cert and key"
-        ):
-            dial(address, ca=str(authority.path), retry_s=5).ping()
-        thread.join(PATIENCE_S)
-    assert len(came) == 1
+        try:
+            with pytest.raises(
+                NotTrusted, match="asks clients for a certificate: name its files as cert and key"
+            ):
+                dial(address, ca=str(authority.path), retry_s=5).ping()
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            accepting.join(PATIENCE_S)
+    for each in answering:
+        each.join(PATIENCE_S)
+    assert refused.count("PEER_DID_NOT_RETURN_A_CERTIFICATE") == 1
 
 
 def test_files_that_are_none_are_named(authority: Authority, tmp_path: Path) -> None:

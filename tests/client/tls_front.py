@@ -8,6 +8,8 @@ from contextlib import suppress
 from tests.serving import PATIENCE_S
 
 CHUNK = 1 << 16
+TURNS = 10
+"""Turns of the event loop in which all connections that were aborted are closed."""
 
 
 class TlsFront:
@@ -41,9 +43,12 @@ class TlsFront:
 
     async def _stop(self) -> None:
         self._server.close()
-        for each in list(self._open):
-            each.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
+        while self._open:
+            for each in list(self._open):
+                each.cancel()
+            await asyncio.gather(*self._open, return_exceptions=True)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
     def cut_all(self) -> None:
         """End every connection there is."""
@@ -64,12 +69,14 @@ class TlsFront:
         assert task is not None
         self._open.add(task)
         self.connections += 1
-        their_reader, their_writer = await asyncio.open_connection(*self._target)
-        ways = [
-            asyncio.ensure_future(_carry(reader, their_writer)),
-            asyncio.ensure_future(_carry(their_reader, writer)),
-        ]
+        ends, ways = [writer], list[asyncio.Future[None]]()
         try:
+            their_reader, their_writer = await asyncio.open_connection(*self._target)
+            ends.append(their_writer)
+            ways += [
+                asyncio.ensure_future(_carry(reader, their_writer)),
+                asyncio.ensure_future(_carry(their_reader, writer)),
+            ]
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             if ways[0].done() and their_writer.can_write_eof():  # its server ends what waits, then closes
                 their_writer.write_eof()
@@ -80,10 +87,10 @@ class TlsFront:
         finally:
             for way in ways:
                 way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            for each in (writer, their_writer):
+            for each in ends:
                 each.transport.abort()
             self._open.discard(task)
+            await asyncio.gather(*ways, return_exceptions=True)
 
 
 async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
