@@ -1,4 +1,4 @@
-"""Tokens: how they are made, and what of them is kept.
+"""Tokens: how the server makes them, and what it stores of each.
 
     fb_0123456789ab_…43 characters…
        id           secret

@@ -58,7 +58,7 @@ def login(address: str | None, name: str | None, server: str | None, as_json: bo
     if as_json:
         print_json({"context": name, "server": shown(place), **_identity(found)})
     else:
-        who = found.name or "somebody without a name"
+        who = found.name or "a principal without a name"
         print(f"logged in to {shown(place)} as {who}, {found.role} of {found.tenant}; context {name}")
     return DONE
 

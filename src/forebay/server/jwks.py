@@ -1,4 +1,4 @@
-"""Keys of JWTs from the URL of a JWKS: fetched ahead, never while somebody waits for an answer.
+"""Keys of JWTs from the URL of a JWKS: fetched in the background, never while a request waits for its answer.
 
     start ── fetch ──┬─ good: the keys are taken ──── again after REFRESH_S ─┐
               ▲      └─ bad: the old keys stay ────── again after RETRY_S ───┤

@@ -5,7 +5,7 @@ from starlette.types import Scope
 from forebay.core.errors import Invalid
 
 FOUND = "forebay.headers"
-"""Key in the scope: the headers by name, once somebody has asked for one."""
+"""Key in the scope: the headers by name, from the first look-up on."""
 
 
 def headers(scope: Scope) -> dict[bytes, bytes]:

@@ -157,7 +157,7 @@ class Identified:
         except NotKnown:
             if not path.startswith(self._incoming) or scope.get("method") != "POST":
                 raise
-            if not self._signed:  # its header was meant for somebody else
+            if not self._signed:  # its Authorization header was meant for another system
                 scope[CONTEXT] = found = self._identities.anybody()
             else:
                 return
